@@ -1,0 +1,57 @@
+# Every target sets up what it needs: a virtual environment in .venv with the versions of constraints.txt.
+# Variables: PYTHON (the interpreter of a new .venv), WORKERS (test processes), ARGS (more arguments for pytest
+# or the benchmark), as in `PYTHON=python3.12 make test` or `make test ARGS="-k anderson"`.
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# One thread a process: the tests are small, and the workers already fill the cores.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help install test slow lint format bench clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed  ## Make .venv with the pinned dependencies and steadeq in editable mode
+
+test: $(VENV)/.installed  ## Run the tests and the doctests, without the slow ones
+	$(PYTEST) $(ARGS)
+
+slow: $(VENV)/.installed  ## Run only the slow tests
+	$(PYTEST) -m slow $(ARGS)
+
+lint: $(VENV)/.installed  ## Check format, style, layers and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.installed  ## Format the code and fix what can be fixed safely
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench-installed  ## Measure the overhead of the library next to its peers
+	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+clean:  ## Remove .venv, caches and build products
+	rm -rf $(VENV) build dist .ruff_cache .import_linter_cache .pytest_cache
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# torch goes first and alone: any build of the pinned version (CPU or CUDA) that pip is configured to find is kept
+# by the steps that follow.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("steadeq needs Python 3.10 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.bench-installed: $(VENV)/.installed
+	$(PIP) install -c constraints.txt -e '.[bench]'
+	@touch $@

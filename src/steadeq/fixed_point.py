@@ -1,0 +1,90 @@
+"""The one verb: solve a map to its fixed point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .adjoint import AbstractAdjoint, Implicit, Problem, Unrolled
+from .solution import Solution
+from .solvers import AbstractSolver, Anderson
+from .state import Layout, check_inputs, leaves
+
+_WORTH_COMPACTING = 8
+
+
+def fixed_point(
+    f: Callable[..., Any],
+    z0: Any,
+    *inputs: Any,
+    solver: AbstractSolver = Anderson(),  # noqa: B008 (frozen)
+    adjoint: AbstractAdjoint = Implicit(),  # noqa: B008 (frozen)
+    compact: bool | None = None,
+    f_solve: Callable[..., Any] | None = None,
+) -> Solution:
+    """Solve z = f(z, *inputs) for every sample of a batch, differentiably.
+
+    Args:
+        f: The map; returns a state structured like its first argument.
+        z0: Where to start: a floating-point tensor, or a nested tuple, list or dict of them; dim 0 is the batch.
+        *inputs: What f takes after the state, batched along dim 0. What the samples share belongs in a closure or in
+            the module that f is.
+        solver: How to find the fixed point.
+        adjoint: How to differentiate it. If gradients are on, f is evaluated once more, at the value, to attach the
+            graph; the value itself is the same with and without gradients.
+        compact: Whether finished samples leave the batch that f sees, so that work falls with them. By default they do
+            if there are inputs to tell that samples are not tied to f otherwise, and at least 8 samples.
+        f_solve: A faster version of f with the same values, such as `torch.compile(f)`, for evaluations of which no
+            gradient is taken.
+
+    Returns:
+        The solution, with the best iterate seen as its value.
+
+    Example:
+        >>> import torch
+        >>> W = torch.tensor([[0.3, -0.8], [0.6, 0.1]], requires_grad=True)
+        >>> x = torch.tensor([[1.0, -1.0], [0.5, 2.0]])
+        >>> solution = fixed_point(lambda z, x: torch.tanh(z @ W.T + x), torch.zeros(2, 2), x)
+        >>> solution.converged
+        tensor([True, True])
+        >>> solution.value.sum().backward()
+        >>> W.grad.shape
+        torch.Size([2, 2])
+    """
+    for name, value, kind in (("solver", solver, AbstractSolver), ("adjoint", adjoint, AbstractAdjoint)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is {value!r}; it must be a steadeq {name}, such as {_EXAMPLES[name]}.")
+    _check_transforms((z0, inputs), adjoint)
+    layout = Layout(z0)
+    check_inputs(inputs, layout.batch_size)
+    if compact is None:
+        compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING
+    start: Tensor = layout.pack(z0)
+    problem = Problem(f=f, z0=start, inputs=inputs, solver=solver, layout=layout, compact=compact, f_solve=f_solve or f)
+    value, statistics = adjoint.run(problem)
+    if value is start:
+        value = value.clone()
+    return replace(statistics, value=layout.unpack(value))
+
+
+def _check_transforms(arguments: Any, adjoint: AbstractAdjoint) -> None:
+    """Refuse transforms of `torch.func` that would fail deep inside with an obscure message."""
+    if not torch._C._are_functorch_transforms_active():
+        return
+    if any(isinstance(leaf, Tensor) and torch._C._functorch.is_batchedtensor(leaf) for leaf in leaves(arguments)):
+        raise RuntimeError(
+            "fixed_point cannot run under torch.func.vmap, as every sample stops by itself; make the mapped dimension "
+            "part of the batch (dim 0) instead."
+        )
+    if not isinstance(adjoint, Unrolled):
+        raise RuntimeError(
+            f"fixed_point with adjoint={type(adjoint).__name__}() cannot run under torch.func.grad, vjp, jacrev or jvp; use "
+            "torch.autograd.grad or torch.autograd.functional instead, or adjoint=Unrolled()."
+        )
+
+
+_EXAMPLES = {"solver": "Anderson()", "adjoint": "Implicit()"}

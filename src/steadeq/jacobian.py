@@ -1,0 +1,158 @@
+"""The Jacobian's Frobenius norm: the penalty of the paper, and an estimate with its confidence interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from .linearization import Linearization
+from .solvers.base import check_count
+from .state import Layout, check_inputs, map_tensors
+
+Probe = Literal["rademacher", "gaussian", "sphere"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Estimate:
+    """An estimated quantity of each sample, with its error."""
+
+    value: Tensor
+    """(B,) estimates."""
+    error: Tensor
+    """(B,) how far off they may be; what that means is said by the function that made the estimate."""
+    num_products: int
+    """Products with the Jacobian or its transpose that were spent."""
+
+
+def jacobian_penalty(
+    f: Callable[..., Any],
+    z: Any,
+    *inputs: Any,
+    num_probes: int = 1,
+    probe: Probe = "rademacher",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Estimate the mean over the batch of ‖J‖²_F / d, differentiably (Eq. 4).
+
+    Each probe e costs one vector-Jacobian product: E ‖eᵀJ‖² = ‖J‖²_F (Hutchinson). The gradient reaches the parameters
+    of f, with z held constant as in the paper; f is evaluated anew, so whatever made z is not touched.
+
+    Args:
+        f: The cell, called as f(z, *inputs).
+        z: The equilibrium, a tensor or a nested structure of them.
+        *inputs: What f takes after the state.
+        num_probes: M of the paper; one is about 1% accurate for a usual batch.
+        probe: Distribution of the probes. "gaussian" is the paper's; "rademacher" never has more variance.
+        generator: Source of randomness.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> W = torch.diag(torch.tensor([0.5, 2.0])).requires_grad_()
+        >>> jacobian_penalty(lambda z: z @ W.T, torch.zeros(3, 2))  # (0.25 + 4) / 2, exact for a diagonal Jacobian
+        tensor(2.1250, grad_fn=<DivBackward0>)
+    """
+    point, layout = linearize(f, z, inputs)
+    probes = _Probes(point.fz, num_probes, probe, generator)
+    create_graph = torch.is_grad_enabled()
+    total = point.fz.new_zeros(())
+    for _ in range(num_probes):
+        total = total + point.vjp(probes.draw(), create_graph=create_graph).square().sum()
+    return total / (num_probes * layout.batch_size * layout.dim)
+
+
+def frobenius_norm(
+    f: Callable[..., Any],
+    z: Any,
+    *inputs: Any,
+    num_probes: int = 16,
+    probe: Probe = "rademacher",
+    confidence: float = 0.95,
+    generator: torch.Generator | None = None,
+) -> Estimate:
+    """Estimate ‖J‖_F of every sample at z.
+
+    Args:
+        f: The cell, called as f(z, *inputs).
+        z: The point, a tensor or a nested structure of them.
+        *inputs: What f takes after the state.
+        num_probes: Vector-Jacobian products to spend; the error falls with their square root.
+        probe: Distribution of the probes.
+        confidence: Level of the interval value ± error.
+        generator: Source of randomness.
+
+    Returns:
+        The estimate; `error` is the half-width of its confidence interval (infinite for a single probe).
+
+    Example:
+        >>> W = torch.diag(torch.tensor([3.0, 4.0]))
+        >>> frobenius_norm(lambda z: z @ W.T, torch.zeros(1, 2)).value
+        tensor([5.])
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence!r}; it must be between 0 and 1.")
+    point, _ = linearize(f, z, inputs)
+    probes = _Probes(point.fz, num_probes, probe, generator)
+    with torch.no_grad():
+        squares = torch.stack([point.vjp(probes.draw()).square().sum(dim=1) for _ in range(num_probes)])
+        value = squares.mean(dim=0).sqrt()
+        if num_probes == 1:
+            error = torch.full_like(value, math.inf)
+        else:
+            deviation = squares.std(dim=0) / math.sqrt(num_probes)
+            # The interval of the square, carried through the root.
+            error = _student_quantile(0.5 + confidence / 2, num_probes - 1) * deviation / (2 * value)
+            error = torch.where(deviation > 0, error, 0)
+    return Estimate(value=value, error=error, num_products=num_probes)
+
+
+def linearize(f: Callable[..., Any], z: Any, inputs: tuple[Any, ...]) -> tuple[Linearization, Layout]:
+    """Return f around a constant point, and how its state lies in a matrix."""
+    layout = Layout(z)
+    check_inputs(inputs, layout.batch_size)
+    matrix = layout.pack(map_tensors(torch.Tensor.detach, z))
+    return Linearization(f, matrix, inputs, layout), layout
+
+
+class _Probes:
+    """Random (B, D) matrices with rows of mean zero and covariance I."""
+
+    def __init__(self, like: Tensor, num_probes: int, probe: Probe, generator: torch.Generator | None) -> None:
+        check_count("num_probes", num_probes)
+        if probe not in get_args(Probe):
+            raise ValueError(f"probe is {probe!r}; it must be one of {', '.join(map(repr, get_args(Probe)))}.")
+        self._like, self._probe, self._generator = like.detach(), probe, generator
+
+    def draw(self) -> Tensor:
+        # A generator lives on one device; what it draws moves to the state's.
+        device = self._like.device if self._generator is None else self._generator.device
+        sample = torch.empty_like(self._like, device=device)
+        if self._probe == "rademacher":
+            sample.bernoulli_(0.5, generator=self._generator).mul_(2).sub_(1)
+        else:
+            sample.normal_(generator=self._generator)
+        if self._probe == "sphere":
+            sample *= math.sqrt(sample.shape[1]) / torch.linalg.vector_norm(sample, dim=1, keepdim=True)
+        return sample.to(self._like.device)
+
+
+def _student_quantile(level: float, degrees: int) -> float:
+    """Return the quantile of Student's t: exact for 1 and 2 degrees of freedom, else Hill's expansion (within 1%)."""
+    if degrees == 1:
+        return math.tan(math.pi * (level - 0.5))
+    if degrees == 2:
+        a = 2 * level - 1
+        return a * math.sqrt(2 / (1 - a * a))
+    q = float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
+    terms = (
+        (q**3 + q) / 4,
+        (5 * q**5 + 16 * q**3 + 3 * q) / 96,
+        (3 * q**7 + 19 * q**5 + 17 * q**3 - 15 * q) / 384,
+    )
+    return q + sum(term / degrees ** (order + 1) for order, term in enumerate(terms))

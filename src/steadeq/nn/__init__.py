@@ -1,0 +1,5 @@
+"""Modules."""
+
+from .deq import DEQ
+
+__all__ = ["DEQ"]

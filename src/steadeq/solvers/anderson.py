@@ -1,0 +1,88 @@
+"""Anderson acceleration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import AbstractSolver, Rule, check_count, check_fraction
+from .history import Diagonals, History, LastEvaluation, Table, combine, products, solve_small
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anderson(AbstractSolver):
+    """Anderson acceleration of type II, safeguarded per sample.
+
+    With the differences of residuals dG and of images dF over the window, the weights minimize ‖g - dG w‖ and the next
+    point is f(z) - dF w. On affine maps and with full memory it is GMRES (Walker and Ni, 2011).
+
+    Example:
+        >>> import torch
+        >>> from steadeq import fixed_point
+        >>> turn = torch.tensor([[0.0, -1.2], [1.2, 0.0]])  # expands: plain iteration diverges
+        >>> solution = fixed_point(lambda z: z @ turn.T + 1, torch.zeros(1, 2), solver=Anderson(tol=1e-5))
+        >>> solution.value
+        tensor([[-0.0820,  0.9016]])
+    """
+
+    memory: int = 6
+    """How many evaluations are combined, the newest included; 1 is plain iteration."""
+    mixing: float = 1.0
+    """Weight of the images against the points, in (0, 1]."""
+    ridge: float | None = None
+    """Ridge on the least-squares weights, relative to the squared norm of each column; by default 10 machine epsilons."""
+
+    def __post_init__(self) -> None:
+        """Refuse hyper-parameters that make no sense."""
+        super().__post_init__()
+        check_count("memory", self.memory)
+        check_fraction("mixing", self.mixing)
+        if self.ridge is not None and not 0 <= self.ridge < float("inf"):
+            raise ValueError(f"ridge is {self.ridge!r}; it must be a finite number >= 0, or None.")
+
+    def start(self, z: Tensor, eps: float) -> Rule:
+        """Return a fresh rule."""
+        return _AndersonRule(self, z)
+
+
+class _AndersonRule(Rule):
+    max_growth = 10.0
+
+    def __init__(self, solver: Anderson, z: Tensor) -> None:
+        # No more columns than the budget can fill: evaluation k brings column k - 1, and the last evaluation none.
+        capacity = min(solver.memory, solver.max_evals - 1) - 1
+        ridge = 10 * torch.finfo(z.dtype).eps if solver.ridge is None else solver.ridge
+        self._capacity, self._mixing = capacity, solver.mixing
+        self._dg, self._df, self._gram = History(capacity), History(capacity), Table(capacity)
+        self._ridge = Diagonals(1.0, ridge, z)
+        # Keeps the system of a cleared row, whose table is zero, solvable; its solution is zero.
+        self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, z)
+        self._last = LastEvaluation()
+
+    def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
+        if self._last.matrices is None or self._capacity < 1:
+            self._last.matrices = (fz, g)
+            return fz if self._mixing == 1 else fz - (1 - self._mixing) * g
+        if rejected is not None:
+            (fz, g), cleared = self._last.retreat((fz, g), rejected)
+            for part in (self._dg, self._df, self._gram):
+                part.clear(cleared)
+        fz_last, g_last = self._last.matrices
+        newest = self._dg.push_difference(g, g_last)
+        self._df.push_difference(fz, fz_last)
+        self._last.matrices = (fz, g)
+        dg, df, size = self._dg.columns, self._df.columns, len(self._dg)
+        row = products(dg, newest)
+        gram = self._gram.write(self._dg.slot, size, row=row, column=row)
+        system = torch.addcmul(self._tiny[size], gram, self._ridge[size])
+        weights = solve_small(system, products(dg, g))
+        following = combine(fz, weights, df, scale=-1.0)
+        if self._mixing == 1:
+            return following
+        return following - (1 - self._mixing) * combine(g, weights, dg, scale=-1.0)
+
+    def select(self, rows: Tensor) -> None:
+        for part in (self._dg, self._df, self._gram, self._last):
+            part.select(rows)

@@ -1,0 +1,89 @@
+"""Limited-memory Broyden."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import AbstractSolver, Rule, check_count
+from .history import Diagonals, History, LastEvaluation, Table, combine, products, solve_small
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broyden(AbstractSolver):
+    """Broyden's good method on f(z) - z, from the inverse Jacobian -I.
+
+    The inverse is kept in the compact form of Byrd, Nocedal and Schnabel (1994): with steps S, changes of the image dF
+    and a small table K, the step is g + dF K^-1 Sᵀ g. A full window drops its oldest column of S and dF, and all secant
+    equations that remain hold exactly as they were built.
+
+    Example:
+        >>> import torch
+        >>> from steadeq import fixed_point
+        >>> solution = fixed_point(torch.cos, torch.zeros(1, 2), solver=Broyden(tol=1e-6))
+        >>> solution.value, int(solution.num_evals)
+        (tensor([[0.7391, 0.7391]]), 6)
+    """
+
+    memory: int = 16
+    """How many secant pairs are kept; each costs two states."""
+
+    def __post_init__(self) -> None:
+        """Refuse hyper-parameters that make no sense."""
+        super().__post_init__()
+        check_count("memory", self.memory)
+
+    def start(self, z: Tensor, eps: float) -> BroydenRule:
+        """Return a fresh rule."""
+        return BroydenRule(self, z)
+
+
+class BroydenRule(Rule):
+    """The running inverse estimate; SHINE reuses it for the backward pass."""
+
+    # Broyden's residuals may rise far before they fall: on affine maps the end comes within 2 n steps all the same.
+    max_growth = 1e3
+
+    def __init__(self, solver: Broyden, z: Tensor) -> None:
+        self._capacity = max(min(solver.memory, solver.max_evals - 2), 0)
+        self._s, self._df, self._table = History(self._capacity), History(self._capacity), Table(self._capacity)
+        # Keeps the system of a cleared row, whose table is zero, solvable; its solution is zero.
+        self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, z)
+        self._last = LastEvaluation()
+        self._system: Tensor | None = None
+
+    def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
+        """Return z - H g, with H the inverse estimate after the newest secant pair."""
+        if self._last.matrices is None or self._capacity < 1:
+            self._last.matrices = (z, fz, g)
+            return fz
+        if rejected is not None:
+            (z, fz, g), cleared = self._last.retreat((z, fz, g), rejected)
+            for part in (self._s, self._df, self._table):
+                part.clear(cleared)
+        z_last, fz_last, g_last = self._last.matrices
+        newest = self._s.push_difference(z, z_last)
+        self._df.push_difference(fz, fz_last)
+        self._last.matrices = (z, fz, g)
+        s, df, size, slot = self._s.columns, self._df.columns, len(self._s), self._s.slot
+        # The table holds s_i . y_j where pair j is not older than pair i (y is the change of g), and s_i . df_j where it
+        # is; an entry never changes while both of its pairs are in the window.
+        row, column = products(df, newest), products(s, g - g_last)
+        row[:, slot] = column[:, slot]
+        self._system = self._tiny[size] + self._table.write(slot, size, row=row, column=column)
+        return combine(fz, solve_small(self._system, products(s, g)), df, scale=-1.0)
+
+    def apply_transposed(self, u: Tensor) -> Tensor:
+        """Return -Hᵀ u for a (B, D) matrix, with H the estimate of the inverse of J - I."""
+        if self._system is None:
+            return u
+        return combine(u, solve_small(self._system.mT, products(self._df.columns, u)), self._s.columns, scale=-1.0)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the given rows."""
+        for part in (self._s, self._df, self._table, self._last):
+            part.select(rows)
+        if self._system is not None:
+            self._system = self._system.index_select(0, rows)

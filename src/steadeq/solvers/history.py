@@ -1,0 +1,149 @@
+"""Windows of past vectors, and their products with others.
+
+Columns lie as (B, columns, D), so that every vector is contiguous. Products are written as (B, 1, D) @ (B, D, columns):
+on the CPU the other order, (B, columns, D) @ (B, D, 1), is an order of magnitude slower.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class History:
+    """The last `capacity` vectors pushed, in a ring that is written in place.
+
+    While autograd records, the ring is replaced by a list, as vectors that backward needs must not be overwritten.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._num_pushed = 0
+        self._buffer: Tensor | None = None
+        self._list: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return min(self._num_pushed, self._capacity)
+
+    @property
+    def slot(self) -> int:
+        """Where the newest vector lies."""
+        return (self._num_pushed - 1) % self._capacity
+
+    @property
+    def columns(self) -> Tensor:
+        """The (B, columns, D) window, in the order of slots."""
+        if self._buffer is None:
+            return torch.stack(self._list, dim=1)
+        return self._buffer[:, : len(self)]
+
+    def push_difference(self, new: Tensor, old: Tensor) -> Tensor:
+        """Add new - old, dropping the oldest vector when full; return the vector added."""
+        self._num_pushed += 1
+        if torch.is_grad_enabled():
+            difference = new - old
+            self._list[self.slot : self.slot + 1] = [difference]
+            return difference
+        if self._buffer is None:
+            self._buffer = new.new_empty(new.shape[0], self._capacity, new.shape[1])
+        return torch.sub(new, old, out=self._buffer[:, self.slot])
+
+    def clear(self, rows: Tensor) -> None:
+        """Forget the vectors of the rows where the mask holds, by zeroing them."""
+        if self._buffer is None:
+            self._list = [torch.where(rows[:, None], 0, vector) for vector in self._list]
+        else:
+            self._buffer[rows] = 0
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the given rows."""
+        if self._buffer is not None:
+            self._buffer = self._buffer.index_select(0, rows)
+        self._list = [vector.index_select(0, rows) for vector in self._list]
+
+
+class Table:
+    """A (B, columns, columns) table of inner products that follows the slots of a history."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._values: Tensor | None = None
+
+    def write(self, slot: int, size: int, *, row: Tensor, column: Tensor) -> Tensor:
+        """Set the products of one slot with all others; return the (B, size, size) table."""
+        if self._values is None:
+            self._values = row.new_zeros(row.shape[0], self._capacity, self._capacity)
+        if torch.is_grad_enabled():
+            self._values = self._values.clone()
+        self._values[:, :size, slot] = column
+        self._values[:, slot, :size] = row
+        return self._values[:, :size, :size]
+
+    def clear(self, rows: Tensor) -> None:
+        """Zero the tables of the rows where the mask holds."""
+        if self._values is not None:
+            self._values = torch.where(rows[:, None, None], 0, self._values)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the given rows."""
+        if self._values is not None:
+            self._values = self._values.index_select(0, rows)
+
+
+class LastEvaluation:
+    """The evaluation before the newest, to which a rejected row goes back.
+
+    With the old evaluation in place of the new one all differences vanish, so that an accelerated step becomes a plain
+    one. A row whose last step was already plain has nothing to go back to and is accepted as it is.
+    """
+
+    def __init__(self) -> None:
+        self.matrices: tuple[Tensor, ...] | None = None
+        self._was_plain: Tensor | None = None
+
+    def retreat(self, new: tuple[Tensor, ...], rejected: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return the evaluation with rejected rows replaced, and which rows were."""
+        assert self.matrices is not None
+        if self._was_plain is not None:
+            rejected = rejected & ~self._was_plain
+        self._was_plain = rejected
+        pairs = zip(self.matrices, new, strict=True)
+        return tuple(torch.where(rejected[:, None], old, newest) for old, newest in pairs), rejected
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the given rows."""
+        if self.matrices is not None:
+            self.matrices = tuple(matrix.index_select(0, rows) for matrix in self.matrices)
+        if self._was_plain is not None:
+            self._was_plain = self._was_plain.index_select(0, rows)
+
+
+def products(columns: Tensor, vector: Tensor) -> Tensor:
+    """Return the (B, columns) inner products of each column with a (B, D) vector."""
+    return torch.bmm(vector[:, None], columns.mT)[:, 0]
+
+
+def combine(base: Tensor, weights: Tensor, columns: Tensor, *, scale: float = 1.0) -> Tensor:
+    """Return base + scale * sum_j weights_j columns_j for (B, D), (B, columns) and (B, columns, D)."""
+    return torch.baddbmm(base[:, None], weights[:, None], columns, alpha=scale)[:, 0]
+
+
+def solve_small(table: Tensor, right: Tensor) -> Tensor:
+    """Solve (B, m, m) systems for (B, m) right-hand sides; what has no finite solution gets weight zero."""
+    weights = torch.linalg.solve_ex(table, right[..., None])[0][..., 0]
+    return weights.nan_to_num(0.0, 0.0, 0.0)
+
+
+class Diagonals:
+    """Constant m x m matrices a + b I, made once per size."""
+
+    def __init__(self, everywhere: float, diagonal: float, like: Tensor) -> None:
+        self._everywhere, self._diagonal = everywhere, diagonal
+        self._dtype, self._device = like.dtype, like.device
+        self._matrices: dict[int, Tensor] = {}
+
+    def __getitem__(self, size: int) -> Tensor:
+        if size not in self._matrices:
+            eye = torch.eye(size, dtype=self._dtype, device=self._device)
+            self._matrices[size] = self._everywhere + self._diagonal * eye
+        return self._matrices[size]

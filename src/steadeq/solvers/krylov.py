@@ -1,0 +1,123 @@
+"""Krylov subspaces, one per sample, built side by side."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .history import combine, products, solve_small
+
+
+class Arnoldi:
+    """An orthonormal basis of each sample's Krylov space, and the operator's Hessenberg matrix in it.
+
+    Orthogonalization is classical Gram-Schmidt done twice: as stable as Householder's in practice, and four batched
+    products per step however long the basis.
+
+    Args:
+        start: (B, D) first vectors; rows need not be normalized, and zero rows stay zero.
+        capacity: The largest number of steps.
+    """
+
+    def __init__(self, start: Tensor, capacity: int) -> None:
+        batch_size, dim = start.shape
+        self.size, self.capacity = 0, capacity
+        self.norm = torch.linalg.vector_norm(start, dim=1)
+        """(B,) norms of the first vectors."""
+        self._eps = torch.finfo(start.dtype).eps
+        self._basis = start.new_empty(batch_size, capacity + 1, dim)
+        self._basis[:, 0] = unit(start, self.norm)
+        self._hessenberg = start.new_zeros(batch_size, capacity + 1, capacity)
+
+    @property
+    def newest(self) -> Tensor:
+        """(B, D) basis vectors to which the operator is applied next."""
+        return self._basis[:, self.size]
+
+    @property
+    def basis(self) -> Tensor:
+        """(B, size + 1, D) orthonormal vectors found so far."""
+        return self._basis[:, : self.size + 1]
+
+    @property
+    def hessenberg(self) -> Tensor:
+        """(B, size + 1, size) matrix of the operator in the basis."""
+        return self._hessenberg[:, : self.size + 1, : self.size]
+
+    def extend(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in the operator's image of the newest vector.
+
+        Returns:
+            The new Hessenberg column: (B, size) entries along the basis, and the (B,) norm of what is left.
+        """
+        basis = self.basis
+        along = products(basis, image)
+        rest = combine(image, along, basis, scale=-1.0)
+        correction = products(basis, rest)
+        rest = combine(rest, correction, basis, scale=-1.0)
+        along = along + correction
+        norm = torch.linalg.vector_norm(rest, dim=1)
+        # What is left of an exhausted space is rounding noise, whose direction must not enter the basis.
+        norm = torch.where(norm > 10 * self._eps * torch.linalg.vector_norm(along, dim=1), norm, 0)
+        self._hessenberg[:, : self.size + 1, self.size] = along
+        self._hessenberg[:, self.size + 1, self.size] = norm
+        self.size += 1
+        torch.mul(rest, reciprocal(norm)[:, None], out=self._basis[:, self.size])
+        return along, norm
+
+
+class LeastResidual:
+    """The least residual of (I - operator) u = start over each sample's Krylov space.
+
+    The residual lies along the unit vector that is orthogonal to the range of the Hessenberg matrix, and that normal
+    follows from its predecessor by one inner product: no rotations, and no factorization until weights are asked for.
+    """
+
+    def __init__(self, space: Arnoldi) -> None:
+        self._space = space
+        size = space.capacity + 1
+        self._normals = space.norm.new_zeros(space.norm.shape[0], size, size)
+        self._normals[:, 0, 0] = 1
+
+    def extend(self, along: Tensor, norm: Tensor) -> Tensor:
+        """Take in a new Hessenberg column of the operator; return the (B,) norm of the least residual."""
+        size = self._space.size
+        normal = self._normals[:, size - 1, :size]
+        slope = normal[:, -1] - torch.linalg.vecdot(normal, along)
+        # Both vanish where I - operator is singular on the space: the residual then stays what it was.
+        length = torch.hypot(slope, norm)
+        cosine = torch.where(length > 0, norm / length, 1)
+        torch.mul(normal, cosine[:, None], out=self._normals[:, size, :size])
+        self._normals[:, size, size] = torch.where(length > 0, slope / length, 0)
+        return self._space.norm * self._normals[:, size, 0].abs()
+
+    def minimize(self, used: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights of the minimizer and of its residual.
+
+        Args:
+            used: (B,) int64: how many columns each sample uses.
+
+        Returns:
+            (B, size) weights of the minimizer on the first basis vectors and (B, size + 1) of the residual on all.
+        """
+        size = self._space.size
+        hessenberg = self._space.hessenberg
+        eye = torch.eye(size + 1, dtype=hessenberg.dtype, device=hessenberg.device)
+        positions = torch.arange(size, device=hessenberg.device)
+        is_used = (positions < used[:, None])[:, None]
+        # An unused column is replaced by the unit vector of the row that it would add, which decouples it.
+        columns = torch.where(is_used, eye[:, :size] - hessenberg, eye[:, 1:])
+        normal = self._normals[:, : size + 1, : size + 1].take_along_dim(used[:, None, None], dim=1)[:, 0]
+        right = self._space.norm[:, None] * eye[0]
+        solution = solve_small(torch.cat([columns, normal[:, :, None]], dim=2), right)
+        return solution[:, :size] * is_used[:, 0], solution[:, size:] * normal
+
+
+def reciprocal(norms: Tensor) -> Tensor:
+    """Return 1 / norms, and 0 for norms of zero."""
+    return torch.where(norms > 0, 1 / norms, 0)
+
+
+def unit(vectors: Tensor, norms: Tensor) -> Tensor:
+    """Return (B, D) vectors divided by their norms; rows of norm zero become zero."""
+    return vectors * reciprocal(norms)[:, None]

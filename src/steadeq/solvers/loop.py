@@ -1,0 +1,276 @@
+"""The one loop behind every solver.
+
+Counting, per-sample residuals, the best iterate, freezing, non-finite values, stagnation, status, trace and
+compaction live here and nowhere else. The common case, in which every sample improves and none finishes, costs five
+small kernels on (B,) vectors beyond the two norms; all else is paid for only when something happens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..solution import Solution, Status
+from ..state import Layout, select_rows
+from .base import WINDOW, AbstractSolver, Rule
+
+PATIENT_WINDOWS = 3
+"""So many windows without progress end a sample; at the rounding limit one is enough."""
+
+
+class Evaluator:
+    """Evaluates f on the rows that are still running.
+
+    Args:
+        f: The map, called as f(state, *inputs).
+        layout: How states lie in matrices.
+        inputs: Batched along dim 0; they follow the state when rows leave.
+        compact: Whether f is called on the running rows only. If not, f keeps seeing the whole batch, with finished
+            rows held at their last point.
+    """
+
+    def __init__(self, f: Callable[..., Any], layout: Layout, inputs: tuple[Any, ...], compact: bool) -> None:
+        self._f, self._layout, self._inputs, self._compact = f, layout, inputs, compact
+        self._is_checked = False
+        self._rows: Tensor | None = None
+        self._whole: Tensor | None = None
+
+    def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the points as f saw them (rounded to the state's dtypes) and their images, as matrices."""
+        if self._rows is None or self._whole is None:
+            return self._evaluate(z)
+        self._whole = self._whole.index_copy(0, self._rows, z)
+        seen, images = self._evaluate(self._whole)
+        return seen.index_select(0, self._rows), images.index_select(0, self._rows)
+
+    def _evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        state = self._layout.unpack(z)
+        if self._is_checked or z.is_inference():
+            image = self._f(state, *self._inputs)
+        else:
+            version = z._version
+            image = self._f(state, *self._inputs)
+            if z._version != version:
+                raise ValueError("f changed the state in place; it must leave its argument alone and return a new one.")
+            self._is_checked = True
+        matrix = self._layout.pack_image(image, z.shape[0])
+        return (self._layout.pack(state) if self._layout.rounds else z), matrix
+
+    def select(self, rows: Tensor, z: Tensor) -> None:
+        """Go on with the given rows of the current ones, whose points (before the selection) are z."""
+        if self._compact:
+            self._inputs = select_rows(self._inputs, rows)
+        elif self._rows is None or self._whole is None:
+            self._whole, self._rows = z, rows
+        else:
+            self._whole = self._whole.index_copy(0, self._rows, z)
+            self._rows = self._rows.index_select(0, rows)
+
+
+class Progress:
+    """Per-sample bookkeeping of one solve.
+
+    Rows are the samples still carried along. A finished row rides with the others until `wants_selection` asks to
+    drop it; its result is kept from the moment it finished.
+    """
+
+    def __init__(self, batch_size: int, tol: float, max_evals: int, eps: float, num_quiet_windows: int = 1) -> None:
+        self.batch_size, self.tol, self.max_evals = batch_size, tol, max_evals
+        self.num_evals = 0
+        self.goes_on = True
+        """Whether there is budget left and a row to spend it on."""
+        self.rejected: Tensor | None = None
+        """Current rows whose residual grew beyond what the rule allows, if any."""
+        self.finished: Tensor | None = None
+        """Current rows that are done and only ride along, if any."""
+        self._floor, self._num_quiet_windows = 100 * eps, num_quiet_windows
+        self._rows: Tensor | None = None
+        self._best: Tensor | None = None
+        self._trace: list[tuple[Tensor, Tensor | None]] = []
+        self._results: list[_Result] = []
+        self._num_riding = self._num_leaving = 0
+
+    def seed(self, z: Tensor, residual: Tensor) -> None:
+        """Set what is known before the first evaluation: a value of each row and its relative residual."""
+        self._best, self._upper, self._snapshot = z, residual, residual
+        self._lower = torch.full_like(residual, self.tol)
+        self._num_stalled = torch.zeros_like(residual, dtype=torch.int64)
+        self._finish(residual <= self.tol, Status.CONVERGED)
+
+    def record(self, z: Tensor, residual: Tensor, max_growth: float = math.inf) -> None:
+        """Take in one evaluation of the current rows: their points, and how large the residual is there."""
+        self.num_evals += 1
+        self.rejected = None
+        self._trace.append((residual, self._rows))
+        if self._best is None:
+            self.seed(z, torch.full_like(residual, math.inf))
+        # Positive exactly where lower < residual < upper: the row improved and is not finished. NaN fails, as it must.
+        if ((residual - self._lower) * (self._upper - residual)).min() > 0:
+            self._best, self._upper = z, residual
+        else:
+            self._settle(z, residual, max_growth)
+        if self.num_evals % WINDOW == 0 and self.tol > 0:
+            self._check_stagnation()
+        self.goes_on = self.num_evals < self.max_evals and self._num_riding < residual.shape[0]
+
+    def _settle(self, z: Tensor, residual: Tensor, max_growth: float) -> None:
+        """Handle an evaluation at which some row finished, failed or did not improve."""
+        better = residual < self._upper
+        self._best = torch.where(better[:, None], z, self._best)
+        if max_growth != math.inf:
+            self.rejected = residual > max_growth * self._upper
+        self._upper = torch.where(better, residual, self._upper)
+        self._finish(residual <= self.tol, Status.CONVERGED)
+        self._finish(~residual.isfinite(), Status.NON_FINITE)
+
+    def _check_stagnation(self) -> None:
+        stalled = self._upper > 0.999 * self._snapshot
+        self._num_stalled = torch.where(stalled, self._num_stalled + 1, 0)
+        self._snapshot = self._upper
+        limit = torch.where(self._upper < self._floor, 1, PATIENT_WINDOWS)
+        self._finish(self._num_stalled >= self._num_quiet_windows * limit, Status.STAGNATED)
+
+    def _finish(self, mask: Tensor, status: Status) -> None:
+        if self.finished is not None:
+            mask = mask & ~self.finished
+        index = mask.nonzero()[:, 0]
+        if index.numel() == 0:
+            return
+        self._results.append(
+            _Result(
+                rows=index if self._rows is None else self._rows.index_select(0, index),
+                value=self._best.index_select(0, index),
+                residual=self._upper.index_select(0, index),
+                num_evals=self.num_evals,
+                status=status,
+            )
+        )
+        self.finished = mask if self.finished is None else self.finished | mask
+        self._num_riding += index.numel()
+        # A failed row costs its neighbors nothing, and does not change when they are compacted.
+        self._num_leaving += 0 if status is Status.NON_FINITE else index.numel()
+        self._lower = torch.where(mask, -math.inf, self._lower)
+        self._upper = torch.where(mask, math.inf, self._upper)
+        self.goes_on = self._num_riding < mask.shape[0]
+
+    @property
+    def wants_selection(self) -> bool:
+        """Whether enough rows have finished for dropping them to pay off."""
+        return self._num_leaving > 0 and 4 * self._num_leaving >= self._lower.shape[0]
+
+    def select(self) -> Tensor:
+        """Drop finished rows and return the index of those that stay."""
+        assert self.finished is not None
+        rows = (~self.finished).nonzero()[:, 0]
+        for name in ("_best", "_lower", "_upper", "_snapshot", "_num_stalled"):
+            setattr(self, name, getattr(self, name).index_select(0, rows))
+        if self.rejected is not None:
+            self.rejected = self.rejected.index_select(0, rows)
+        self._rows = rows if self._rows is None else self._rows.index_select(0, rows)
+        self.finished, self._num_riding, self._num_leaving = None, 0, 0
+        return rows
+
+    def values(self) -> Tensor:
+        """Return the best value of every sample so far, finished or not."""
+        if not self._results:
+            return self._best
+        if self._rows is None:
+            values = self._best
+        else:
+            values = self._best.new_zeros(self.batch_size, self._best.shape[1])
+            values = values.index_copy(0, self._rows, self._best)
+        for result in self._results:
+            values = values.index_copy(0, result.rows, result.value)
+        return values
+
+    def conclude(self) -> Solution:
+        """Return the statistics of the solve, as a `Solution` without value."""
+        rest = torch.ones_like(self._lower, dtype=torch.bool) if self.finished is None else ~self.finished
+        residual = self._upper.new_empty(self.batch_size)
+        num_evals = torch.empty_like(residual, dtype=torch.int64)
+        status = torch.empty_like(num_evals)
+        self._finish(rest, Status.MAX_EVALS)
+        for result in self._results:
+            residual[result.rows] = result.residual
+            num_evals[result.rows] = result.num_evals
+            status[result.rows] = int(result.status)
+        return Solution(
+            value=None, residual=residual, num_evals=num_evals, status=status, trace=self._assemble_trace(num_evals)
+        )
+
+    def _assemble_trace(self, num_evals: Tensor) -> Tensor:
+        trace = self._lower.new_zeros(len(self._trace), self.batch_size)
+        for line, (residual, rows) in zip(trace, self._trace, strict=True):
+            line[slice(None) if rows is None else rows] = residual
+        last = torch.arange(len(self._trace), device=trace.device)[:, None].minimum((num_evals - 1).clamp(min=0))
+        return trace.gather(0, last).nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+class _Result(NamedTuple):
+    """Rows that finished together."""
+
+    rows: Tensor
+    value: Tensor
+    residual: Tensor
+    num_evals: int
+    status: Status
+
+
+def relative_residual(fz: Tensor, g: Tensor) -> Tensor:
+    """Return ‖g‖ / ‖f‖ per row; a row in which both vanish is solved and has residual 0."""
+    norm = torch.linalg.vector_norm(fz, dim=1)
+    return torch.linalg.vector_norm(g, dim=1) / norm.add_(torch.finfo(fz.dtype).tiny)
+
+
+def solve(
+    f: Callable[..., Any],
+    z0: Tensor,
+    inputs: tuple[Any, ...],
+    *,
+    solver: AbstractSolver,
+    layout: Layout,
+    compact: bool,
+    keep_rows: bool = False,
+) -> tuple[Tensor, Solution, Rule]:
+    """Solve z = f(z, *inputs) from the (B, D) matrix z0.
+
+    Args:
+        f: The map, called as f(state, *inputs).
+        z0: Where to start.
+        inputs: Batched along dim 0.
+        solver: Budget, tolerance and update rule.
+        layout: How states lie in matrices.
+        compact: Whether finished samples leave the batch that f sees.
+        keep_rows: Hold finished rows still instead of dropping them, so that the rule ends with a history of every
+            sample.
+
+    Returns:
+        The (B, D) value, its statistics (a `Solution` without value), and the rule as the solve left it.
+    """
+    evaluate = Evaluator(f, layout, inputs, compact)
+    rule = solver.start(z0, layout.eps)
+    progress = Progress(layout.batch_size, solver.tol, solver.max_evals, layout.eps, rule.num_quiet_windows)
+    z = z0
+    while True:
+        z, fz = evaluate(z)
+        g = fz - z
+        with torch.no_grad():
+            residual = relative_residual(fz, g)
+        progress.record(z, residual, rule.max_growth)
+        if not progress.goes_on:
+            break
+        if progress.wants_selection and not keep_rows:
+            rows = progress.select()
+            evaluate.select(rows, z)
+            rule.select(rows)
+            z, fz, g = (matrix.index_select(0, rows) for matrix in (z, fz, g))
+        following = rule.advance(z, fz, g, progress.rejected)
+        if keep_rows and progress.finished is not None:
+            following = torch.where(progress.finished[:, None], z, following)
+        z = following
+    value = progress.values()
+    return value, progress.conclude(), rule

@@ -1,0 +1,238 @@
+"""States as matrices: nested structures of batched tensors seen as one (B, D) array.
+
+A single contiguous tensor is packed by a view; several leaves cost the one copy that joins them. A leaf in a
+channels-last memory format keeps its order in memory, so that convolutions in that format pack by a view too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_LEAF = "tensor"
+
+
+def leaves(tree: Any) -> list[Any]:
+    """List the leaves of nested tuples, lists and dicts, in order.
+
+    Example:
+        >>> leaves({"a": 1, "b": (2, [3])})
+        [1, 2, 3]
+    """
+    if isinstance(tree, (tuple, list)):
+        return [leaf for child in tree for leaf in leaves(child)]
+    if isinstance(tree, dict):
+        return [leaf for child in tree.values() for leaf in leaves(child)]
+    return [tree]
+
+
+def rebuild(tree: Any, new_leaves: Iterator[Any]) -> Any:
+    """Return a structure like `tree` with its leaves taken from `new_leaves`."""
+    if isinstance(tree, tuple):
+        children = [rebuild(child, new_leaves) for child in tree]
+        return type(tree)(*children) if hasattr(tree, "_fields") else tuple(children)
+    if isinstance(tree, list):
+        return [rebuild(child, new_leaves) for child in tree]
+    if isinstance(tree, dict):
+        return {key: rebuild(child, new_leaves) for key, child in tree.items()}
+    return next(new_leaves)
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply a function to every leaf."""
+    return rebuild(tree, map(function, leaves(tree)))
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """Apply a function to every tensor leaf; leave other leaves (None, flags) as they are."""
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def describe(tree: Any) -> str:
+    """Spell out a structure for an error message, such as `(tensor, {'a': tensor})`."""
+    if isinstance(tree, Tensor):
+        return _LEAF
+    if isinstance(tree, tuple):
+        return "(" + ", ".join(map(describe, tree)) + ("," if len(tree) == 1 else "") + ")"
+    if isinstance(tree, list):
+        return "[" + ", ".join(map(describe, tree)) + "]"
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{key!r}: {describe(child)}" for key, child in tree.items()) + "}"
+    return type(tree).__name__
+
+
+def check_inputs(inputs: tuple[Any, ...], batch_size: int) -> None:
+    """Refuse inputs that do not carry the batch along dim 0.
+
+    Raises:
+        ValueError: A tensor's first dimension is not the batch size of the state.
+    """
+    for position, tree in enumerate(inputs):
+        for leaf in leaves(tree):
+            if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] != batch_size):
+                raise ValueError(
+                    f"inputs[{position}] has shape {tuple(leaf.shape)}, but dim 0 of every input must be the batch of "
+                    f"the state ({batch_size}); what the samples share belongs in the module or a closure."
+                )
+
+
+def select_rows(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+    """Keep the given samples of every input tensor."""
+    return map_tensors(lambda leaf: leaf.index_select(0, rows), inputs)
+
+
+class Layout:
+    """How a state lies in a (B, D) matrix.
+
+    The matrix has at least single precision, so that half-precision states are accumulated in float32.
+
+    Args:
+        z0: The state whose structure, shapes, dtypes and device are taken.
+
+    Raises:
+        TypeError: A leaf is not a floating-point tensor.
+        ValueError: No leaves, an empty batch, or leaves that disagree on batch or device.
+
+    Example:
+        >>> z = (torch.ones(2, 3), {"a": torch.zeros(2, 4, 5)})
+        >>> layout = Layout(z)
+        >>> layout.pack(z).shape
+        torch.Size([2, 23])
+        >>> layout.unpack(layout.pack(z))[1]["a"].shape
+        torch.Size([2, 4, 5])
+    """
+
+    def __init__(self, z0: Any) -> None:
+        tensors = leaves(z0)
+        if not tensors:
+            raise ValueError(
+                f"z0 has no tensors: {describe(z0)}; pass a tensor or a nested tuple, list or dict of them."
+            )
+        for tensor in tensors:
+            if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+                found = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise TypeError(f"z0 holds a leaf of type {found}; every leaf must be a floating-point tensor.")
+        first = tensors[0]
+        for tensor in tensors:
+            if tensor.dim() == 0 or tensor.shape[0] != first.shape[0]:
+                shapes = [tuple(t.shape) for t in tensors]
+                raise ValueError(f"z0 has leaves of shapes {shapes}; dim 0 of every leaf must be the same batch.")
+            if tensor.device != first.device:
+                devices = [str(t.device) for t in tensors]
+                raise ValueError(f"z0 has leaves on {devices}; all must be on one device.")
+        if first.shape[0] == 0 or any(tensor.numel() == 0 for tensor in tensors):
+            shapes = [tuple(t.shape) for t in tensors]
+            raise ValueError(
+                f"z0 has an empty batch or an empty leaf: shapes {shapes}; at least one element is needed."
+            )
+        self.tree = map_leaves(lambda _: None, z0)
+        self._description = describe(z0)
+        self.device = first.device
+        self.batch_size = first.shape[0]
+        self.shapes = [tuple(tensor.shape[1:]) for tensor in tensors]
+        self.dtypes = [tensor.dtype for tensor in tensors]
+        self.sizes = [tensor[0].numel() for tensor in tensors]
+        self.dim = sum(self.sizes)
+        self.dtype = torch.float32
+        for dtype in self.dtypes:
+            self.dtype = torch.promote_types(self.dtype, dtype)
+        self._orders = [_memory_order(tensor) for tensor in tensors]
+        self._is_single = isinstance(z0, Tensor)
+        self._is_plain = self._is_single and self._orders[0] is None and self.dtypes[0] == self.dtype
+
+    @property
+    def rounds(self) -> bool:
+        """Whether unpacking rounds, because some leaf is narrower than the matrix."""
+        return any(dtype != self.dtype for dtype in self.dtypes)
+
+    @property
+    def eps(self) -> float:
+        """Machine epsilon of the narrowest dtype that f computes in."""
+        dtypes = list(self.dtypes)
+        if torch.is_autocast_enabled(self.device.type):
+            dtypes.append(torch.get_autocast_dtype(self.device.type))
+        return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+    def pack(self, tree: Any) -> Tensor:
+        """Return the (B, D) matrix of a state."""
+        if self._is_plain:
+            return tree.reshape(tree.shape[0], -1)
+        parts = []
+        for leaf, order in zip(leaves(tree), self._orders, strict=True):
+            flat = leaf if order is None else leaf.permute(order)
+            parts.append(flat.reshape(leaf.shape[0], -1).to(self.dtype))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def unpack(self, matrix: Tensor) -> Any:
+        """Return the state that a matrix (of any number of rows) stands for, by views where dtypes allow."""
+        rows = matrix.shape[0]
+        if self._is_plain:
+            return matrix.reshape(rows, *self.shapes[0])
+        tensors = []
+        pieces = (matrix,) if len(self.sizes) == 1 else matrix.split(self.sizes, dim=1)
+        for piece, shape, dtype, order in zip(pieces, self.shapes, self.dtypes, self._orders, strict=True):
+            if order is None:
+                leaf = piece.reshape(rows, *shape)
+            else:
+                full = (rows, *shape)
+                inverse = sorted(range(len(order)), key=order.__getitem__)
+                leaf = piece.reshape([full[axis] for axis in order]).permute(inverse)
+            tensors.append(leaf.to(dtype))
+        return tensors[0] if self._is_single else rebuild(self.tree, iter(tensors))
+
+    def pack_image(self, image: Any, rows: int) -> Tensor:
+        """Pack what f returned for a batch of `rows` samples, after checking it against the state.
+
+        Under autocast a cell may return a narrower dtype than the state's; it is cast back. Anything else that
+        differs is refused.
+
+        Raises:
+            ValueError: Structure, shape, dtype or device differ from the state's.
+        """
+        if self._is_single and isinstance(image, Tensor):
+            self._check_leaf(image, 0, rows)
+        else:
+            if isinstance(image, Tensor) or map_leaves(lambda _: None, image) != self.tree:
+                raise ValueError(
+                    f"f returned {describe(image)} where the state is {self._description}; f must return the same structure."
+                )
+            for position, leaf in enumerate(leaves(image)):
+                self._check_leaf(leaf, position, rows)
+        return self.pack(image if not self._is_plain or image.dtype == self.dtype else image.to(self.dtype))
+
+    def _check_leaf(self, leaf: Any, position: int, rows: int) -> None:
+        expected = (rows, *self.shapes[position])
+        where = (
+            "f returned a tensor"
+            if self._is_single
+            else f"f returned, at leaf {position} of {self._description}, a tensor"
+        )
+        if not isinstance(leaf, Tensor):
+            raise ValueError(f"f returned {describe(leaf)} where the state is {self._description}.")
+        if leaf.shape != expected:
+            hint = ""
+            if rows != self.batch_size and leaf.dim() and leaf.shape[0] == self.batch_size:
+                hint = (
+                    " Finished samples have left the batch, and f closes over a tensor of the whole batch: "
+                    "pass it as an input, or set compact=False."
+                )
+            raise ValueError(f"{where} of shape {tuple(leaf.shape)} where the state has {expected}.{hint}")
+        if leaf.device != self.device:
+            raise ValueError(f"{where} on {leaf.device} where the state is on {self.device}.")
+        dtype = self.dtypes[position]
+        if leaf.dtype != dtype and not (leaf.is_floating_point() and torch.is_autocast_enabled(self.device.type)):
+            raise ValueError(f"{where} of dtype {leaf.dtype} where the state has {dtype}.")
+
+
+def _memory_order(tensor: Tensor) -> list[int] | None:
+    """Return the permutation that makes a channels-last leaf contiguous, or None for every other leaf."""
+    if tensor.is_contiguous():
+        return None
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return [0, 2, 3, 1]
+    if tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d):
+        return [0, 2, 3, 4, 1]
+    return None
