@@ -1,11 +1,4 @@
-"""Adjoints: how to differentiate a fixed point.
-
-All but `Unrolled` solve without recording, then evaluate f once more at the value z*, with its graph, and put one node
-between that graph and the result. The node's backward turns the incoming gradient g into the u that the graph of f
-carries on to parameters, inputs and whatever f closes over. Nothing is kept on modules and no tensor hooks are used, so
-a layer may occur many times in a graph, backward may run many times, and other passes through the cell (such as the
-double backward of the Jacobian penalty) never meet the node.
-"""
+"""Adjoints: how to differentiate a fixed point."""
 
 from __future__ import annotations
 
@@ -18,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .linearization import Linearization
-from .solution import BackwardRecord, ConvergenceWarning, Solution, Status, unmeasured
+from .attachment import attach
+from .solution import ConvergenceWarning, Solution, Status, unmeasured
 from .solvers import GMRES, AbstractSolver, Broyden, Rule
 from .solvers.base import check_count, check_fraction
+from .solvers.broyden import BroydenRule
 from .solvers.loop import solve
-from .state import Layout, leaves
+from .state import Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,33 +45,45 @@ class AbstractAdjoint(ABC):
 
 
 class _LinearAdjoint(AbstractAdjoint):
-    """An adjoint that maps the gradient at z* to a cotangent u of f(z*)."""
+    """An adjoint that solves without recording, and maps the gradient at the value to a cotangent u of f."""
 
     is_exact = False
     keeps_rows = False
+    """Whether the rule must end with a history of every sample."""
 
     @abstractmethod
     def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule) -> tuple[Tensor, Solution]:
-        """Return u and the statistics of finding it."""
+        """Return u, given products with Jᵀ, and the statistics of finding it."""
+
+    def forward_solver(self, solver: AbstractSolver) -> AbstractSolver:
+        """Return the solver to use in the forward pass."""
+        return solver
 
     def run(self, problem: Problem) -> tuple[Tensor, Solution]:
+        z0 = problem.z0.detach()
         with torch.no_grad():
             value, solution, rule = solve(
                 problem.f_solve,
-                problem.z0,
+                z0,
                 problem.inputs,
                 solver=self.forward_solver(problem.solver),
                 layout=problem.layout,
                 compact=problem.compact and not self.keeps_rows,
                 keep_rows=self.keeps_rows,
             )
+            if value is z0:
+                value = value.clone()
         if torch.is_grad_enabled():
-            value = _attach(self, problem.f, value, problem.inputs, problem.layout, rule, solution._record)
+            value = attach(
+                problem.f,
+                value,
+                problem.inputs,
+                layout=problem.layout,
+                cotangent=lambda vjp, g: self.cotangent(vjp, g, rule),
+                record=solution._record,
+                inexact=None if self.is_exact else type(self).__name__,
+            )
         return value, solution
-
-    def forward_solver(self, solver: AbstractSolver) -> AbstractSolver:
-        """Return the solver to use in the forward pass."""
-        return solver
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class Implicit(_LinearAdjoint):
         tensor([[2.]])
     """
 
-    solver: AbstractSolver = GMRES()
+    solver: AbstractSolver = GMRES()  # noqa: RUF009 (frozen)
     """Solver of the linear system. GMRES stops on ‖r‖ / ‖g‖ of each sample; any other one works too."""
 
     is_exact = True
@@ -105,7 +111,13 @@ class Implicit(_LinearAdjoint):
     def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule) -> tuple[Tensor, Solution]:
         """Solve the adjoint system."""
         if isinstance(self.solver, GMRES):
-            return self.solver.solve_linear(vjp, g)
+            u, solution = self.solver.solve_linear(vjp, g)
+        else:
+            u, solution = self._solve_as_fixed_point(vjp, g)
+        _warn_once(self.solver, solution)
+        return u, solution
+
+    def _solve_as_fixed_point(self, vjp: Callable[[Tensor], Tensor], g: Tensor) -> tuple[Tensor, Solution]:
         scale = torch.linalg.vector_norm(g, dim=1, keepdim=True)
         unit = torch.where(scale > 0, g / scale, 0)
         u, solution, _ = solve(
@@ -177,6 +189,7 @@ class Shine(_LinearAdjoint):
 
     def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule) -> tuple[Tensor, Solution]:
         """Apply the transposed inverse estimate."""
+        assert isinstance(rule, BroydenRule)
         u = rule.apply_transposed(g)
         stretch = torch.linalg.vector_norm(u, dim=1) / torch.linalg.vector_norm(g, dim=1)
         return torch.where((stretch <= self.max_stretch)[:, None], u, g), unmeasured(g.shape[0], 0, g)
@@ -199,183 +212,19 @@ class Unrolled(AbstractAdjoint):
         return value, solution
 
 
-def _attach(
-    adjoint: _LinearAdjoint,
-    f: Callable[..., Any],
-    value: Tensor,
-    inputs: tuple[Any, ...],
-    layout: Layout,
-    rule: Rule,
-    record: BackwardRecord,
-) -> Tensor:
-    """Return the value as part of the graph of f at the value."""
-    point = Linearization(f, value, inputs, layout)
-    sources = _Sources(point, inputs)
-    if not sources.exist:
-        return value
-    node = _Node(adjoint, f, inputs, layout, rule, record, point, sources.is_complete)
-    return _Attach.apply(value, point.fz, node, *sources.tensors)
-
-
-class _Sources:
-    """What the graph of f hangs on: its leaves and the inputs that are part of a graph.
-
-    `exist` says whether there are any. `is_complete` is False if f closes over a tensor that is no leaf; gradients
-    still reach it, but it cannot be named, which the second derivative needs.
-    """
-
-    def __init__(self, point: Linearization, inputs: tuple[Any, ...]) -> None:
-        known = [leaf for leaf in leaves(inputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
-        stops = {tensor.grad_fn for tensor in known}
-        oldest = point.first.grad_fn._sequence_nr()
-        found: list[Tensor] = []
-        reached = set()
-        self.is_complete = True
-        pending = [point.fz.grad_fn]
-        seen = set(pending)
-        while pending:
-            node = pending.pop()
-            if node is None or node is point.first.grad_fn:
-                continue
-            if node in stops:
-                reached.add(node)
-            elif hasattr(node, "variable"):
-                found.append(node.variable)
-            elif node._sequence_nr() < oldest:
-                self.is_complete = False
-            else:
-                following = {edge for edge, _ in node.next_functions} - seen
-                seen |= following
-                pending.extend(following)
-        self.tensors = found + [tensor for tensor in known if tensor.grad_fn in reached]
-        self.exist = bool(self.tensors) or not self.is_complete
-
-
-class _Node:
-    """What the backward pass of one solution needs."""
-
-    def __init__(
-        self,
-        adjoint: _LinearAdjoint,
-        f: Callable[..., Any],
-        inputs: tuple[Any, ...],
-        layout: Layout,
-        rule: Rule,
-        record: BackwardRecord,
-        point: Linearization,
-        is_complete: bool,
-    ) -> None:
-        self.adjoint, self.f, self.inputs, self.layout, self.rule = adjoint, f, inputs, layout, rule
-        self.record, self.point, self.is_complete = record, point, is_complete
-        device = layout.device.type
-        self._autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
-
-    def autocast(self) -> torch.autocast:
-        """Restore the autocast state of the forward pass."""
-        device, dtype, enabled = self._autocast
-        return torch.autocast(device, dtype=dtype, enabled=enabled)
-
-    def cotangent(self, g: Tensor) -> Tensor:
-        """Return u, leaving the statistics in the record."""
-        with torch.no_grad():
-            u, solution = self.adjoint.cotangent(self.point.vjp, g.detach(), self.rule)
-        self.record.solution = solution
-        _warn_once(self.adjoint, solution)
-        return u
-
-
-class _Attach(torch.autograd.Function):
-    """Passes the value through; its backward hands u to the graph of f."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, fz: Tensor, node: _Node, *sources: Tensor) -> Tensor:
-        ctx.node = node
-        ctx.set_materialize_grads(False)
-        value = value.view_as(value)
-        ctx.save_for_backward(value, *sources)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
-        node: _Node = ctx.node
-        value, *sources = ctx.saved_tensors
-        if g is None:
-            return None, None, None, *[None] * len(sources)
-        with node.autocast():
-            if not torch.is_grad_enabled():
-                return None, node.cotangent(g), None, *[None] * len(sources)
-            gradients = _differentiable_gradients(node, value, sources, g)
-        return None, None, None, *gradients
-
-
-def _differentiable_gradients(
-    node: _Node, value: Tensor, sources: list[Tensor], g: Tensor
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the sources as part of a graph, for a second derivative.
-
-    f is evaluated once more, now at the value as part of its graph, since J and the derivatives of f depend on it; a
-    gate keeps the first derivative from passing there, as u accounts for that path already. The adjoint system is itself
-    a fixed-point problem in u, and is attached in the same way.
-    """
-    if not node.adjoint.is_exact:
-        raise RuntimeError(
-            f"A second derivative through adjoint={type(node.adjoint).__name__}() is not supported: its gradient is an "
-            "approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled()."
-        )
-    if not node.is_complete:
-        raise RuntimeError(
-            "A second derivative through adjoint=Implicit() needs every tensor that f depends on to be a leaf or an input, "
-            "but f closes over the result of another computation; pass it after z0 as an input, or use adjoint=Unrolled()."
-        )
-    gate = _Gate()
-    point = Linearization(node.f, _PassGate.apply(value, gate), node.inputs, node.layout)
-    u = node.cotangent(g)
-    u = _attach(
-        node.adjoint,
-        lambda u: point.vjp(u, create_graph=True) + g,
-        u,
-        (),
-        Layout(u),
-        node.rule,
-        BackwardRecord(),
-    )
-    gradients = torch.autograd.grad(point.fz, sources, u, create_graph=True, allow_unused=True)
-    gate.is_open = True
-    return gradients
-
-
-class _Gate:
-    """Whether gradients pass."""
-
-    is_open = False
-
-
-class _PassGate(torch.autograd.Function):
-    """The identity, whose gradient passes only while the gate is open."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, gate: _Gate) -> Tensor:
-        ctx.gate = gate
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None]:
-        return (g if ctx.gate.is_open else None), None
-
-
 _has_warned = False
 
 
-def _warn_once(adjoint: _LinearAdjoint, solution: Solution) -> None:
+def _warn_once(solver: AbstractSolver, solution: Solution) -> None:
     global _has_warned
-    if _has_warned or not adjoint.is_exact or bool(solution.converged.all()):
+    if _has_warned or bool(solution.converged.all()):
         return
     _has_warned = True
     count, total = int((~solution.converged).sum()), solution.status.numel()
     statuses = sorted({Status(int(status)).name for status in solution.status[~solution.converged]})
     warnings.warn(
-        f"The backward solve {adjoint!r} did not converge for {count} of {total} samples ({', '.join(statuses)}, largest "
-        f"relative residual {float(solution.residual.max()):.1e}); their gradients are approximate. Watch "
+        f"The backward solve by {solver} did not converge for {count} of {total} samples ({', '.join(statuses)}, "
+        f"largest relative residual {float(solution.residual.max()):.1e}); their gradients are approximate. Watch "
         "solution.backward; this warning is shown once.",
         ConvergenceWarning,
         stacklevel=2,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .adjoint import AbstractAdjoint, Implicit, Problem, Unrolled
+from .precision import under_autocast, without_autocast
 from .solution import Solution
 from .solvers import AbstractSolver, Anderson
 from .state import Layout, check_inputs, leaves
@@ -61,11 +62,19 @@ def fixed_point(
     _check_transforms((z0, inputs), adjoint)
     layout = Layout(z0)
     check_inputs(inputs, layout.batch_size)
-    if compact is None:
-        compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING
+    is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING if compact is None else compact
     start: Tensor = layout.pack(z0)
-    problem = Problem(f=f, z0=start, inputs=inputs, solver=solver, layout=layout, compact=compact, f_solve=f_solve or f)
-    value, statistics = adjoint.run(problem)
+    problem = Problem(
+        f=under_autocast(f, layout),
+        z0=start,
+        inputs=inputs,
+        solver=solver,
+        layout=layout,
+        compact=is_compact,
+        f_solve=under_autocast(f_solve or f, layout),
+    )
+    with without_autocast(layout):
+        value, statistics = adjoint.run(problem)
     if value is start:
         value = value.clone()
     return replace(statistics, value=layout.unpack(value))
@@ -75,15 +84,16 @@ def _check_transforms(arguments: Any, adjoint: AbstractAdjoint) -> None:
     """Refuse transforms of `torch.func` that would fail deep inside with an obscure message."""
     if not torch._C._are_functorch_transforms_active():
         return
-    if any(isinstance(leaf, Tensor) and torch._C._functorch.is_batchedtensor(leaf) for leaf in leaves(arguments)):
+    is_batched = torch._C._functorch.is_batchedtensor  # pyright: ignore[reportAttributeAccessIssue]
+    if any(isinstance(leaf, Tensor) and is_batched(leaf) for leaf in leaves(arguments)):
         raise RuntimeError(
             "fixed_point cannot run under torch.func.vmap, as every sample stops by itself; make the mapped dimension "
             "part of the batch (dim 0) instead."
         )
     if not isinstance(adjoint, Unrolled):
         raise RuntimeError(
-            f"fixed_point with adjoint={type(adjoint).__name__}() cannot run under torch.func.grad, vjp, jacrev or jvp; use "
-            "torch.autograd.grad or torch.autograd.functional instead, or adjoint=Unrolled()."
+            f"fixed_point with adjoint={type(adjoint).__name__}() cannot run under torch.func.grad, vjp, jacrev or "
+            "jvp; use torch.autograd.grad or torch.autograd.functional instead, or adjoint=Unrolled()."
         )
 
 

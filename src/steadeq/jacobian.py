@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .linearization import Linearization
+from .precision import under_autocast, without_autocast
 from .solvers.base import check_count
 from .state import Layout, check_inputs, map_tensors
 
@@ -62,8 +63,9 @@ def jacobian_penalty(
     probes = _Probes(point.fz, num_probes, probe, generator)
     create_graph = torch.is_grad_enabled()
     total = point.fz.new_zeros(())
-    for _ in range(num_probes):
-        total = total + point.vjp(probes.draw(), create_graph=create_graph).square().sum()
+    with without_autocast(layout):
+        for _ in range(num_probes):
+            total = total + point.vjp(probes.draw(), create_graph=create_graph).square().sum()
     return total / (num_probes * layout.batch_size * layout.dim)
 
 
@@ -97,9 +99,9 @@ def frobenius_norm(
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence!r}; it must be between 0 and 1.")
-    point, _ = linearize(f, z, inputs)
+    point, layout = linearize(f, z, inputs)
     probes = _Probes(point.fz, num_probes, probe, generator)
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(layout):
         squares = torch.stack([point.vjp(probes.draw()).square().sum(dim=1) for _ in range(num_probes)])
         value = squares.mean(dim=0).sqrt()
         if num_probes == 1:
@@ -117,7 +119,7 @@ def linearize(f: Callable[..., Any], z: Any, inputs: tuple[Any, ...]) -> tuple[L
     layout = Layout(z)
     check_inputs(inputs, layout.batch_size)
     matrix = layout.pack(map_tensors(torch.Tensor.detach, z))
-    return Linearization(f, matrix, inputs, layout), layout
+    return Linearization(under_autocast(f, layout), matrix, inputs, layout), layout
 
 
 class _Probes:

@@ -116,16 +116,20 @@ class StopAfter(AbstractSchedule):
 class ClosedLoop:
     """Hold a measured quantity at a target by moving gamma.
 
-    After each measurement gamma is multiplied by (measured / target) ** rate, with the ratio kept within a factor of e
-    so that one bad batch cannot throw it off. Feed it with `regularizer.observe`.
+    A proportional-integral controller on logarithms: with e = log(measured / target), a base weight is multiplied by
+    exp(rate * e) at each measurement, and gamma is the base times exp(gain * e). The integral finds the level; the
+    proportional part damps it, as a network answers to gamma with a delay. e is kept within ± 2 so that one bad batch
+    cannot throw it off. Feed it with `regularizer.observe` at every step.
     """
 
     target: float
     """Value to hold, of the relative residual at the training budget or of the spectral radius."""
     measure: Literal["residual", "spectral_radius"] = "residual"
     """Which of the two is observed."""
-    rate: float = 0.1
-    """Exponent of each correction; larger reacts faster and overshoots more."""
+    rate: float = 0.05
+    """How fast the base weight moves."""
+    gain: float = 4.0
+    """How strongly gamma answers at once."""
     minimum: float = 1e-3
     """gamma goes no lower."""
     maximum: float = 100.0
@@ -135,7 +139,7 @@ class ClosedLoop:
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        for name in ("target", "rate", "minimum", "max_share"):
+        for name in ("target", "rate", "gain", "minimum", "max_share"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be > 0.")
         if not self.maximum >= self.minimum:
@@ -143,11 +147,14 @@ class ClosedLoop:
         if self.measure not in ("residual", "spectral_radius"):
             raise ValueError(f"measure is {self.measure!r}; it must be 'residual' or 'spectral_radius'.")
 
-    def correct(self, weight: float, measured: float) -> float:
-        """Return the weight after one measurement; one that is not finite asks for the strongest correction."""
-        ratio = math.log(measured / self.target) if 0 < measured < math.inf else (-1.0 if measured <= 0 else 1.0)
-        exponent = self.rate * min(max(ratio, -1.0), 1.0)
-        return min(max(weight * math.exp(exponent), self.minimum), self.maximum)
+    def correct(self, base: float, measured: float) -> tuple[float, float]:
+        """Return base weight and gamma after one measurement; one that is not finite counts as far above the target."""
+        if 0 < measured < math.inf:
+            error = min(max(math.log(measured / self.target), -2.0), 2.0)
+        else:
+            error = -2.0 if measured <= 0 else 2.0
+        base = min(max(base * math.exp(self.rate * error), self.minimum), self.maximum)
+        return base, min(max(base * math.exp(self.gain * error), self.minimum), self.maximum)
 
 
 class JacobianRegularizer:
@@ -184,9 +191,12 @@ class JacobianRegularizer:
         if not 0 <= probability <= 1:
             raise ValueError(f"probability is {probability!r}; it must be in [0, 1].")
         check_count("num_probes", num_probes)
-        self.weight, self.probability, self.num_probes, self.probe = weight, probability, num_probes, probe
+        self.weight, self.probability = weight, probability
+        self.num_probes = num_probes
+        self.probe: Probe = probe
         self.schedule, self.seed = schedule, seed
-        self._gamma = max(weight, schedule.minimum) if isinstance(schedule, ClosedLoop) else weight
+        # The state of a closed loop: its base weight, and gamma after the last measurement.
+        self._base = self._gamma = max(weight, schedule.minimum) if isinstance(schedule, ClosedLoop) else weight
 
     def gamma(self, step: int) -> float:
         """Return the weight at a step."""
@@ -243,15 +253,15 @@ class JacobianRegularizer:
             return
         measured = {"residual": residual, "spectral_radius": spectral_radius}[self.schedule.measure]
         if measured is not None:
-            self._gamma = self.schedule.correct(self._gamma, float(measured))
+            self._base, self._gamma = self.schedule.correct(self._base, float(measured))
 
     def state_dict(self) -> dict[str, float]:
         """Return what a checkpoint needs."""
-        return {"gamma": self._gamma}
+        return {"base": self._base, "gamma": self._gamma}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue from a checkpoint."""
-        self._gamma = float(state["gamma"])
+        self._base, self._gamma = float(state["base"]), float(state["gamma"])
 
 
 def _check_weight(name: str, value: float) -> None:

@@ -39,8 +39,8 @@ _MESSAGES = {
         "Jacobian so that fewer evaluations suffice."
     ),
     Status.NON_FINITE: (
-        "An evaluation returned a NaN or an infinity: the value is the best finite iterate before it; check the inputs, "
-        "lower the step (damping or mixing), normalize the cell's output, or regularize the Jacobian."
+        "An evaluation returned a NaN or an infinity: the value is the best finite iterate before it; check the "
+        "inputs, lower the step (damping or mixing), normalize the cell's output, or regularize the Jacobian."
     ),
     Status.STAGNATED: (
         "The residual stopped falling: it is at the rounding limit of this dtype or the map does not contract here; "

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .jacobian import Estimate, linearize
 from .linearization import Linearization
+from .precision import without_autocast
 from .solvers.base import check_count
 from .solvers.krylov import Arnoldi, unit
 
@@ -26,17 +27,18 @@ def spectral_radius(
     z: Any,
     *inputs: Any,
     method: Method = "arnoldi",
-    max_products: int = 100,
+    max_products: int = 200,
     tol: float = 1e-2,
-    memory: int = 50,
+    memory: int = 60,
     generator: torch.Generator | None = None,
 ) -> Estimate:
     """Estimate the largest absolute eigenvalue of J at z, for every sample.
 
-    * "arnoldi": the largest Ritz value of the Krylov space. Right for complex pairs and defective matrices; `error` is its
-      Ritz residual times the eigenvalue's condition number. Stops at error <= tol * value.
-    * "power": the geometric mean growth of ‖Jᵀv‖ over the second half of a power iteration. No memory; right for complex
-      pairs, slower. `error` is the disagreement between the two halves of what is averaged, plus its standard error.
+    * "arnoldi": the largest Ritz value of the Krylov space. Right for complex pairs and defective matrices; `error` is
+      its Ritz residual times the eigenvalue's condition number (or, if that is more, what some other Ritz value could
+      still grow to), plus what the last few products changed. Stops at error <= tol * value.
+    * "power": the geometric mean growth of ‖Jᵀv‖ over the second half of a power iteration. No memory; right for
+      complex pairs, slower. `error` is three times the drift over what is averaged plus two standard errors.
     * "rayleigh": |vᵀJᵀv| at the end of a power iteration, the estimate that the paper's figures were made with. Biased:
       it does not converge where the dominant eigenvalues are a complex pair (a rotation by 90 degrees reads 0). Kept
       for comparison; `error` is the eigenvector residual ‖Jᵀv - (vᵀJᵀv) v‖, which shows the failure.
@@ -66,9 +68,9 @@ def spectral_radius(
         raise ValueError(f"tol is {tol!r}; it must be >= 0.")
     if method not in get_args(Method):
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(map(repr, get_args(Method)))}.")
-    point, _ = linearize(f, z, inputs)
+    point, layout = linearize(f, z, inputs)
     start = _random_units(point.fz, generator)
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(layout):
         if method == "arnoldi":
             return _arnoldi_radius(point, start, max_products, tol, memory)
         return _power_radius(point, start, max_products, method)
@@ -94,7 +96,7 @@ def operator_norm(
 
     Returns:
         The estimate, a lower bound that grows with the products spent; `error` is the residual of the singular vectors,
-        within which there is a singular value.
+        within which there is a singular value, plus what the last few products changed.
 
     Example:
         >>> W = torch.tensor([[0.0, 3.0], [0.0, 0.0]])
@@ -104,9 +106,9 @@ def operator_norm(
     check_count("max_products", max_products, minimum=2)
     if not tol >= 0:
         raise ValueError(f"tol is {tol!r}; it must be >= 0.")
-    point, _ = linearize(f, z, inputs)
+    point, layout = linearize(f, z, inputs)
     start = _random_units(point.fz, generator)
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(layout):
         return _lanczos_norm(point, start, max_products, tol)
 
 
@@ -117,28 +119,47 @@ def _random_units(like: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def _arnoldi_radius(point: Linearization, start: Tensor, max_products: int, tol: float, memory: int) -> Estimate:
+    dim = start.shape[1]
+    space = Arnoldi(start, min(memory, max_products, dim))
     num_products = 0
-    value = torch.zeros(start.shape[0], dtype=start.dtype, device=start.device)
-    error = torch.full_like(value, math.inf)
-    while num_products < max_products:
-        space = Arnoldi(start, min(memory, max_products - num_products, start.shape[1]))
-        while space.size < space.capacity:
-            space.extend(point.vjp(space.newest))
-            num_products += 1
-            # Eigenvalues of small matrices cost more than products with small Jacobians: look now and then.
-            if space.size % 5 and space.size < space.capacity:
-                continue
-            ritz = _DominantRitz(space)
-            # A sample keeps the first estimate that was good enough, whatever its neighbors still need.
-            is_open = error > tol * value
-            value = torch.where(is_open, ritz.value, value)
-            error = torch.where(is_open, ritz.error, error)
-            if not bool((error > tol * value).any()):
-                return Estimate(value=value, error=error, num_products=num_products)
-        start = unit(ritz.restart, torch.linalg.vector_norm(ritz.restart, dim=1))
-        if space.size == start.shape[1]:
-            break
-    return Estimate(value=value, error=error, num_products=num_products)
+    kept = _Kept(space.norm, tol)
+    while True:
+        space.extend(point.vjp(space.newest))
+        num_products += 1
+        # Eigenvalues of small matrices cost more than products with small Jacobians: look now and then.
+        if space.size % 5 and space.size < space.capacity:
+            continue
+        ritz = _DominantRitz(space)
+        is_exact = space.size == dim
+        if kept.update(ritz.value, ritz.error, is_exact) or is_exact or num_products == max_products:
+            return Estimate(value=kept.value, error=kept.error, num_products=num_products)
+        if space.size == space.capacity:
+            restart = unit(ritz.restart, torch.linalg.vector_norm(ritz.restart, dim=1))
+            space = Arnoldi(restart, min(memory, max_products - num_products))
+
+
+class _Kept:
+    """The estimates so far; a sample keeps its first good one, whatever its neighbors still need.
+
+    A residual tells how close some eigenvalue is, not whether a larger one is still hidden from the space. So what an
+    estimate changed since the last look counts as error too, and a good one has held still for a few products.
+    """
+
+    def __init__(self, like: Tensor, tol: float) -> None:
+        self.value = torch.zeros_like(like)
+        self.error = torch.full_like(like, math.inf)
+        self._latest = self.error
+        self._tol = tol
+
+    def update(self, value: Tensor, error: Tensor, is_exact: bool) -> bool:
+        """Take in new estimates; return whether all are good."""
+        if not is_exact:
+            error = (error + (value - self._latest).abs()).nan_to_num(math.inf, math.inf)
+        self._latest = value
+        is_open = self.error > self._tol * self.value
+        self.value = torch.where(is_open, value, self.value)
+        self.error = torch.where(is_open, error, self.error)
+        return not bool((self.error > self._tol * self.value).any())
 
 
 class _DominantRitz:
@@ -153,15 +174,18 @@ class _DominantRitz:
         order = values.abs().argsort(dim=1, descending=True)
         top = order[:, :1]
         right = vectors.take_along_dim(top[:, None], dim=2)[:, :, 0]
-        right = right / torch.linalg.vector_norm(right, dim=1, keepdim=True)
-        residual = hessenberg[:, size, size - 1] * right[:, -1].abs()
+        residuals = hessenberg[:, size, size - 1, None] * vectors[:, -1].abs()
+        residual = residuals.take_along_dim(top, dim=1)[:, 0]
         condition = self._condition(square, values.take_along_dim(top, dim=1), right)
-        rounding = torch.finfo(space.norm.dtype).eps * torch.linalg.matrix_norm(square)
+        rounding = 5 * torch.finfo(space.norm.dtype).eps * torch.linalg.matrix_norm(square)
         value = values.abs().amax(dim=1)
+        # A Ritz value that has not converged may be on its way to a larger eigenvalue.
+        hidden = (values.abs() + residuals).amax(dim=1) - value
         failed = ~hessenberg.isfinite().flatten(1).all(dim=1)
         like = space.norm
         self.value = torch.where(failed, math.nan, value).to(like)
-        self.error = torch.where(failed, math.inf, (residual + rounding) * condition).to(like)
+        error = torch.maximum((residual + rounding) * condition, hidden)
+        self.error = torch.where(failed, math.inf, error).to(like)
         # A sum of the leading Ritz vectors; real parts suffice, as complex ones come in pairs.
         leading = vectors.take_along_dim(order[:, None, : max(2, size // 4)], dim=2).sum(dim=2).real
         self.restart = torch.bmm(leading.to(like)[:, None], space.basis[:, :size])[:, 0]
@@ -196,19 +220,16 @@ def _power_radius(point: Linearization, start: Tensor, max_products: int, method
     drift = (late[half:].mean(dim=0) - late[:half].mean(dim=0)).abs() if late.shape[0] > 1 else mean + math.inf
     spread = late.std(dim=0) / math.sqrt(late.shape[0]) if late.shape[0] > 1 else mean + math.inf
     value = mean.exp()
-    error = torch.where(value > 0, value * (drift + spread), 0)
+    error = torch.where(value > 0, value * (3 * drift + 2 * spread), 0)
     return Estimate(value=value, error=error.nan_to_num(math.inf, math.inf), num_products=max_products)
 
 
 def _lanczos_norm(point: Linearization, start: Tensor, max_products: int, tol: float) -> Estimate:
     steps = min(max_products // 2, start.shape[1])
     space = Arnoldi(start, steps)
-    num_products = 0
-    value = torch.zeros(start.shape[0], dtype=start.dtype, device=start.device)
-    error = torch.full_like(value, math.inf)
+    kept = _Kept(space.norm, tol)
     for step in range(1, steps + 1):
         space.extend(point.vjp(point.jvp(space.newest)))
-        num_products += 2
         if step % 3 and step < steps:
             continue
         hessenberg = space.hessenberg.double().cpu()
@@ -218,9 +239,6 @@ def _lanczos_norm(point: Linearization, start: Tensor, max_products: int, tol: f
         # A residual of JᵀJ at sigma² moves sigma by half of it over sigma.
         residual = hessenberg[:, step, step - 1] * vectors[:, -1, -1].abs()
         bound = torch.where(sigma > 0, residual / (2 * sigma), 0)
-        is_open = error > tol * value
-        value = torch.where(is_open, sigma.to(value), value)
-        error = torch.where(is_open, bound.to(error), error)
-        if not bool((error > tol * value).any()):
+        if kept.update(sigma.to(start), bound.to(start), step == start.shape[1]):
             break
-    return Estimate(value=value, error=error, num_products=num_products)
+    return Estimate(value=kept.value, error=kept.error, num_products=2 * space.size)

@@ -29,6 +29,20 @@ def leaves(tree: Any) -> list[Any]:
     return [tree]
 
 
+def aligned_leaves(tree: Any, like: Any) -> list[Any]:
+    """List the leaves of a tree in the order of another of the same structure, whose dicts may be ordered otherwise.
+
+    Example:
+        >>> aligned_leaves({"b": 2, "a": 1}, {"a": None, "b": None})
+        [1, 2]
+    """
+    if isinstance(tree, (tuple, list)):
+        return [leaf for child, model in zip(tree, like, strict=True) for leaf in aligned_leaves(child, model)]
+    if isinstance(tree, dict):
+        return [leaf for key in like for leaf in aligned_leaves(tree[key], like[key])]
+    return [tree]
+
+
 def rebuild(tree: Any, new_leaves: Iterator[Any]) -> Any:
     """Return a structure like `tree` with its leaves taken from `new_leaves`."""
     if isinstance(tree, tuple):
@@ -139,6 +153,10 @@ class Layout:
         self.dtype = torch.float32
         for dtype in self.dtypes:
             self.dtype = torch.promote_types(self.dtype, dtype)
+        device_type = self.device.type
+        self.autocast_dtype = None
+        if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+            self.autocast_dtype = torch.get_autocast_dtype(device_type)
         self._orders = [_memory_order(tensor) for tensor in tensors]
         self._is_single = isinstance(z0, Tensor)
         self._is_plain = self._is_single and self._orders[0] is None and self.dtypes[0] == self.dtype
@@ -151,9 +169,7 @@ class Layout:
     @property
     def eps(self) -> float:
         """Machine epsilon of the narrowest dtype that f computes in."""
-        dtypes = list(self.dtypes)
-        if torch.is_autocast_enabled(self.device.type):
-            dtypes.append(torch.get_autocast_dtype(self.device.type))
+        dtypes = self.dtypes if self.autocast_dtype is None else [*self.dtypes, self.autocast_dtype]
         return max(torch.finfo(dtype).eps for dtype in dtypes)
 
     def pack(self, tree: Any) -> Tensor:
@@ -161,7 +177,7 @@ class Layout:
         if self._is_plain:
             return tree.reshape(tree.shape[0], -1)
         parts = []
-        for leaf, order in zip(leaves(tree), self._orders, strict=True):
+        for leaf, order in zip(aligned_leaves(tree, self.tree), self._orders, strict=True):
             flat = leaf if order is None else leaf.permute(order)
             parts.append(flat.reshape(leaf.shape[0], -1).to(self.dtype))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -197,9 +213,10 @@ class Layout:
         else:
             if isinstance(image, Tensor) or map_leaves(lambda _: None, image) != self.tree:
                 raise ValueError(
-                    f"f returned {describe(image)} where the state is {self._description}; f must return the same structure."
+                    f"f returned {describe(image)} where the state is {self._description}; "
+                    "it must return the same structure."
                 )
-            for position, leaf in enumerate(leaves(image)):
+            for position, leaf in enumerate(aligned_leaves(image, self.tree)):
                 self._check_leaf(leaf, position, rows)
         return self.pack(image if not self._is_plain or image.dtype == self.dtype else image.to(self.dtype))
 
@@ -223,7 +240,7 @@ class Layout:
         if leaf.device != self.device:
             raise ValueError(f"{where} on {leaf.device} where the state is on {self.device}.")
         dtype = self.dtypes[position]
-        if leaf.dtype != dtype and not (leaf.is_floating_point() and torch.is_autocast_enabled(self.device.type)):
+        if leaf.dtype != dtype and not (leaf.is_floating_point() and self.autocast_dtype is not None):
             raise ValueError(f"{where} of dtype {leaf.dtype} where the state has {dtype}.")
 
 

@@ -17,18 +17,18 @@ from ..solvers import AbstractSolver, Anderson
 class DEQ(nn.Module):
     """A deep equilibrium layer: one cell, solved to its fixed point z = cell(z, *inputs).
 
-    Gradients follow grad mode: they flow in train and in eval mode alike, and nothing is stored under `torch.no_grad()`.
+    Gradients follow grad mode: they flow in train and in eval mode alike, and nothing is stored under
+    `torch.no_grad()`.
 
     Args:
         cell: Maps (z, *inputs) to a new z. Whatever it uses per sample (masks, memories) travels as an input.
         solver: How to find the fixed point.
         adjoint: How to differentiate it.
         compact: Whether finished samples leave the batch; see `fixed_point`.
-        compile: Compile the cell with `torch.compile` for the evaluations of which no gradient is taken. The adjoint and
-            the Jacobian penalty keep using the cell itself, as compiled code has no double backward.
+        compile: Compile the cell with `torch.compile` for the evaluations of which no gradient is taken. The adjoint
+            and the Jacobian penalty keep using the cell itself, as compiled code has no double backward.
 
     Example:
-        >>> cell = torch.nn.Linear(4, 4)
         >>> class Cell(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()

@@ -32,7 +32,7 @@ class Anderson(AbstractSolver):
     mixing: float = 1.0
     """Weight of the images against the points, in (0, 1]."""
     ridge: float | None = None
-    """Ridge on the least-squares weights, relative to the squared norm of each column; by default 10 machine epsilons."""
+    """Ridge on the least-squares weights, relative to the squared norm of each column; by default 10 epsilons."""
 
     def __post_init__(self) -> None:
         """Refuse hyper-parameters that make no sense."""
@@ -65,7 +65,9 @@ class _AndersonRule(Rule):
         if self._last.matrices is None or self._capacity < 1:
             self._last.matrices = (fz, g)
             return fz if self._mixing == 1 else fz - (1 - self._mixing) * g
-        if rejected is not None:
+        if rejected is None:
+            self._last.accept()
+        else:
             (fz, g), cleared = self._last.retreat((fz, g), rejected)
             for part in (self._dg, self._df, self._gram):
                 part.clear(cleared)

@@ -59,7 +59,9 @@ class BroydenRule(Rule):
         if self._last.matrices is None or self._capacity < 1:
             self._last.matrices = (z, fz, g)
             return fz
-        if rejected is not None:
+        if rejected is None:
+            self._last.accept()
+        else:
             (z, fz, g), cleared = self._last.retreat((z, fz, g), rejected)
             for part in (self._s, self._df, self._table):
                 part.clear(cleared)
@@ -68,8 +70,8 @@ class BroydenRule(Rule):
         self._df.push_difference(fz, fz_last)
         self._last.matrices = (z, fz, g)
         s, df, size, slot = self._s.columns, self._df.columns, len(self._s), self._s.slot
-        # The table holds s_i . y_j where pair j is not older than pair i (y is the change of g), and s_i . df_j where it
-        # is; an entry never changes while both of its pairs are in the window.
+        # The table holds s_i . y_j where pair j is not older than pair i (y is the change of g), and s_i . df_j where
+        # it is; an entry never changes while both of its pairs are in the window.
         row, column = products(df, newest), products(s, g - g_last)
         row[:, slot] = column[:, slot]
         self._system = self._tiny[size] + self._table.write(slot, size, row=row, column=column)

@@ -62,9 +62,10 @@ class GMRES(AbstractSolver):
         """
         scale = torch.linalg.vector_norm(b, dim=1)
         u, rest = torch.zeros_like(b), unit(b, scale)
-        progress = Progress(b.shape[0], self.tol, self.max_evals, torch.finfo(b.dtype).eps)
         # What the bookkeeping carries as the value is the number of products behind the best residual.
-        progress.seed(torch.zeros_like(scale)[:, None], torch.where(scale > 0, 1.0, 0.0).to(scale.dtype))
+        progress = Progress(
+            torch.zeros_like(scale)[:, None], (scale != 0).to(scale.dtype), self, torch.finfo(b.dtype).eps
+        )
         while progress.goes_on:
             num_before = progress.num_evals
             space = Arnoldi(rest, min(self.memory, self.max_evals - num_before))

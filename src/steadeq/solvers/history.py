@@ -101,6 +101,10 @@ class LastEvaluation:
         self.matrices: tuple[Tensor, ...] | None = None
         self._was_plain: Tensor | None = None
 
+    def accept(self) -> None:
+        """Note that no row was rejected, so that all go on to accelerated steps."""
+        self._was_plain = None
+
     def retreat(self, new: tuple[Tensor, ...], rejected: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         """Return the evaluation with rejected rows replaced, and which rows were."""
         assert self.matrices is not None

@@ -83,12 +83,9 @@ class LeastResidual:
         """Take in a new Hessenberg column of the operator; return the (B,) norm of the least residual."""
         size = self._space.size
         normal = self._normals[:, size - 1, :size]
-        slope = normal[:, -1] - torch.linalg.vecdot(normal, along)
-        # Both vanish where I - operator is singular on the space: the residual then stays what it was.
-        length = torch.hypot(slope, norm)
-        cosine = torch.where(length > 0, norm / length, 1)
+        cosine, sine = rotation(norm, normal[:, -1] - torch.linalg.vecdot(normal, along))
         torch.mul(normal, cosine[:, None], out=self._normals[:, size, :size])
-        self._normals[:, size, size] = torch.where(length > 0, slope / length, 0)
+        self._normals[:, size, size] = sine
         return self._space.norm * self._normals[:, size, 0].abs()
 
     def minimize(self, used: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,9 +110,22 @@ class LeastResidual:
         return solution[:, :size] * is_used[:, 0], solution[:, size:] * normal
 
 
+def rotation(norm: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of the angle from (1, 0) to (norm, slope).
+
+    Both vanish where I - operator is singular on the Krylov space: there is no angle then, and the residual stays what
+    it was.
+    """
+    is_regular = (norm != 0) | (slope != 0)
+    norm = torch.where(is_regular, norm, 1)
+    length = torch.hypot(norm, slope)
+    return norm / length, slope / length
+
+
 def reciprocal(norms: Tensor) -> Tensor:
-    """Return 1 / norms, and 0 for norms of zero."""
-    return torch.where(norms > 0, 1 / norms, 0)
+    """Return 1 / norms, and 0 for norms of zero; with a derivative of 0 there."""
+    is_positive = norms > 0
+    return is_positive / torch.where(is_positive, norms, 1)
 
 
 def unit(vectors: Tensor, norms: Tensor) -> Tensor:

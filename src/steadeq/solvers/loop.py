@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..solution import Solution, Status
-from ..state import Layout, select_rows
+from ..state import Layout, leaves, select_rows
 from .base import WINDOW, AbstractSolver, Rule
 
 PATIENT_WINDOWS = 3
@@ -35,7 +35,7 @@ class Evaluator:
 
     def __init__(self, f: Callable[..., Any], layout: Layout, inputs: tuple[Any, ...], compact: bool) -> None:
         self._f, self._layout, self._inputs, self._compact = f, layout, inputs, compact
-        self._is_checked = False
+        self._is_checked = self._has_compacted = False
         self._rows: Tensor | None = None
         self._whole: Tensor | None = None
 
@@ -49,21 +49,33 @@ class Evaluator:
 
     def _evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         state = self._layout.unpack(z)
-        if self._is_checked or z.is_inference():
-            image = self._f(state, *self._inputs)
+        if self._is_checked:
+            image = self._call(state)
         else:
-            version = z._version
-            image = self._f(state, *self._inputs)
-            if z._version != version:
-                raise ValueError("f changed the state in place; it must leave its argument alone and return a new one.")
             self._is_checked = True
+            before = _versions(state)
+            image = self._call(state)
+            if _versions(state) != before:
+                raise ValueError("f changed the state in place; it must leave its argument alone and return a new one.")
         matrix = self._layout.pack_image(image, z.shape[0])
         return (self._layout.pack(state) if self._layout.rounds else z), matrix
+
+    def _call(self, state: Any) -> Any:
+        if not self._has_compacted:
+            return self._f(state, *self._inputs)
+        try:
+            return self._f(state, *self._inputs)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"f failed once finished samples had left the batch: {error}. If f closes over a tensor of the whole "
+                "batch, pass it as an input, or set compact=False."
+            ) from error
 
     def select(self, rows: Tensor, z: Tensor) -> None:
         """Go on with the given rows of the current ones, whose points (before the selection) are z."""
         if self._compact:
             self._inputs = select_rows(self._inputs, rows)
+            self._has_compacted = True
         elif self._rows is None or self._whole is None:
             self._whole, self._rows = z, rows
         else:
@@ -76,10 +88,18 @@ class Progress:
 
     Rows are the samples still carried along. A finished row rides with the others until `wants_selection` asks to
     drop it; its result is kept from the moment it finished.
+
+    Args:
+        value: What is known of each row before the first evaluation.
+        residual: (B,) its relative residual; infinity if not known.
+        solver: Whose budget and tolerance apply.
+        eps: Precision of the evaluations.
+        num_quiet_windows: See `Rule`.
     """
 
-    def __init__(self, batch_size: int, tol: float, max_evals: int, eps: float, num_quiet_windows: int = 1) -> None:
-        self.batch_size, self.tol, self.max_evals = batch_size, tol, max_evals
+    def __init__(
+        self, value: Tensor, residual: Tensor, solver: AbstractSolver, eps: float, num_quiet_windows: int = 1
+    ) -> None:
         self.num_evals = 0
         self.goes_on = True
         """Whether there is budget left and a row to spend it on."""
@@ -87,45 +107,45 @@ class Progress:
         """Current rows whose residual grew beyond what the rule allows, if any."""
         self.finished: Tensor | None = None
         """Current rows that are done and only ride along, if any."""
+        self._batch_size = residual.shape[0]
+        self._tol, self._max_evals = solver.tol, solver.max_evals
         self._floor, self._num_quiet_windows = 100 * eps, num_quiet_windows
         self._rows: Tensor | None = None
-        self._best: Tensor | None = None
         self._trace: list[tuple[Tensor, Tensor | None]] = []
         self._results: list[_Result] = []
         self._num_riding = self._num_leaving = 0
-
-    def seed(self, z: Tensor, residual: Tensor) -> None:
-        """Set what is known before the first evaluation: a value of each row and its relative residual."""
-        self._best, self._upper, self._snapshot = z, residual, residual
-        self._lower = torch.full_like(residual, self.tol)
+        self._best, self._upper, self._snapshot = value, residual, residual
+        self._lower = torch.full_like(residual, self._tol)
         self._num_stalled = torch.zeros_like(residual, dtype=torch.int64)
-        self._finish(residual <= self.tol, Status.CONVERGED)
+        self._finish(residual <= self._tol, Status.CONVERGED)
 
     def record(self, z: Tensor, residual: Tensor, max_growth: float = math.inf) -> None:
         """Take in one evaluation of the current rows: their points, and how large the residual is there."""
         self.num_evals += 1
         self.rejected = None
         self._trace.append((residual, self._rows))
-        if self._best is None:
-            self.seed(z, torch.full_like(residual, math.inf))
         # Positive exactly where lower < residual < upper: the row improved and is not finished. NaN fails, as it must.
         if ((residual - self._lower) * (self._upper - residual)).min() > 0:
             self._best, self._upper = z, residual
         else:
             self._settle(z, residual, max_growth)
-        if self.num_evals % WINDOW == 0 and self.tol > 0:
+        if self.num_evals % WINDOW == 0 and self._tol > 0:
             self._check_stagnation()
-        self.goes_on = self.num_evals < self.max_evals and self._num_riding < residual.shape[0]
+        self.goes_on = self.num_evals < self._max_evals and self._num_riding < residual.shape[0]
 
     def _settle(self, z: Tensor, residual: Tensor, max_growth: float) -> None:
         """Handle an evaluation at which some row finished, failed or did not improve."""
+        # The quotient overflows where f vanishes and z does not; only a NaN tells that f itself was not finite.
+        residual = residual.clamp(max=torch.finfo(residual.dtype).max)
         better = residual < self._upper
         self._best = torch.where(better[:, None], z, self._best)
         if max_growth != math.inf:
             self.rejected = residual > max_growth * self._upper
         self._upper = torch.where(better, residual, self._upper)
-        self._finish(residual <= self.tol, Status.CONVERGED)
-        self._finish(~residual.isfinite(), Status.NON_FINITE)
+        # A norm of z that overflows makes any residual look small.
+        is_finite = torch.linalg.vector_norm(z, dim=1).isfinite() & ~residual.isnan()
+        self._finish((residual <= self._tol) & is_finite, Status.CONVERGED)
+        self._finish(~is_finite, Status.NON_FINITE)
 
     def _check_stagnation(self) -> None:
         stalled = self._upper > 0.999 * self._snapshot
@@ -181,7 +201,7 @@ class Progress:
         if self._rows is None:
             values = self._best
         else:
-            values = self._best.new_zeros(self.batch_size, self._best.shape[1])
+            values = self._best.new_zeros(self._batch_size, self._best.shape[1])
             values = values.index_copy(0, self._rows, self._best)
         for result in self._results:
             values = values.index_copy(0, result.rows, result.value)
@@ -190,7 +210,7 @@ class Progress:
     def conclude(self) -> Solution:
         """Return the statistics of the solve, as a `Solution` without value."""
         rest = torch.ones_like(self._lower, dtype=torch.bool) if self.finished is None else ~self.finished
-        residual = self._upper.new_empty(self.batch_size)
+        residual = self._upper.new_empty(self._batch_size)
         num_evals = torch.empty_like(residual, dtype=torch.int64)
         status = torch.empty_like(num_evals)
         self._finish(rest, Status.MAX_EVALS)
@@ -203,11 +223,16 @@ class Progress:
         )
 
     def _assemble_trace(self, num_evals: Tensor) -> Tensor:
-        trace = self._lower.new_zeros(len(self._trace), self.batch_size)
+        trace = self._lower.new_zeros(len(self._trace), self._batch_size)
         for line, (residual, rows) in zip(trace, self._trace, strict=True):
             line[slice(None) if rows is None else rows] = residual
         last = torch.arange(len(self._trace), device=trace.device)[:, None].minimum((num_evals - 1).clamp(min=0))
         return trace.gather(0, last).nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def _versions(state: Any) -> list[int]:
+    """Return how often each leaf was written to; inference tensors do not tell."""
+    return [leaf._version for leaf in leaves(state) if not leaf.is_inference()]
 
 
 class _Result(NamedTuple):
@@ -253,7 +278,7 @@ def solve(
     """
     evaluate = Evaluator(f, layout, inputs, compact)
     rule = solver.start(z0, layout.eps)
-    progress = Progress(layout.batch_size, solver.tol, solver.max_evals, layout.eps, rule.num_quiet_windows)
+    progress = Progress(z0, z0.new_full((z0.shape[0],), math.inf), solver, layout.eps, rule.num_quiet_windows)
     z = z0
     while True:
         z, fz = evaluate(z)

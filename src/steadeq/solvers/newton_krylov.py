@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .base import WINDOW, AbstractSolver, Rule, check_count
 from .history import combine, solve_small
-from .krylov import reciprocal, unit
+from .krylov import reciprocal, rotation, unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +155,7 @@ class NewtonKrylovRule(Rule):
         is_column = probing[:, None] & (positions[:-1] == self._size[:, None])
         self._hessenberg = torch.where(is_column[:, None], column[:, :, None], self._hessenberg)
         last = self._normal.gather(1, self._size[:, None])[:, 0]
-        slope = last - torch.linalg.vecdot(self._normal, along)
-        length = torch.hypot(slope, norm)
-        cosine = torch.where(length > 0, norm / length, 1)
-        sine = torch.where(length > 0, slope / length, 0)
+        cosine, sine = rotation(norm, last - torch.linalg.vecdot(self._normal, along))
         normal = self._normal * cosine[:, None] + is_new * sine[:, None]
         self._normal = torch.where(probing[:, None], normal, self._normal)
         self._size = size

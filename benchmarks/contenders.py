@@ -1,0 +1,107 @@
+"""What is compared: each solver and training step of steadeq, and of torchdeq where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from workloads import Workload
+
+from steadeq import GMRES, Anderson, Broyden, Implicit, Picard, fixed_point
+from steadeq.solvers import AbstractSolver
+
+Map = Callable[..., Tensor]
+Solve = Callable[[Map, Workload, int], Any]
+"""Solves f from the start of a workload with so many evaluations, none fewer."""
+
+
+def peer_version() -> str | None:
+    """Return the version of torchdeq, or None where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("torchdeq")
+    except PackageNotFoundError:
+        return None
+
+
+def solvers() -> dict[tuple[str, str], Solve]:
+    """Return how each library solves, by method and library."""
+    found: dict[tuple[str, str], Solve] = {
+        ("Picard", "steadeq"): _steadeq(lambda num_evals: Picard(max_evals=num_evals, tol=0)),
+        ("Anderson", "steadeq"): _steadeq(lambda num_evals: Anderson(max_evals=num_evals, tol=0, memory=6)),
+        ("Broyden", "steadeq"): _steadeq(lambda num_evals: Broyden(max_evals=num_evals, tol=0)),
+    }
+    if peer_version() is not None:
+        found[("Picard", "torchdeq")] = _torchdeq("fixed_point_iter")
+        found[("Anderson", "torchdeq")] = _torchdeq("anderson", m=6)
+        # It does not count the evaluation at the start.
+        found[("Broyden", "torchdeq")] = _torchdeq("broyden", num_free=1)
+    return found
+
+
+def train_steps() -> dict[str, Callable[[Map, Workload, int, Tensor], None]]:
+    """Return how each library makes a forward and a backward pass of so many evaluations each."""
+    found = {"steadeq": _steadeq_train_step}
+    if peer_version() is not None:
+        found["torchdeq"] = _torchdeq_train_step
+    return found
+
+
+def _steadeq(make_solver: Callable[[int], AbstractSolver]) -> Solve:
+    def solve(f: Map, workload: Workload, num_evals: int) -> Any:
+        return fixed_point(f, workload.z0, *workload.inputs, solver=make_solver(num_evals))
+
+    return solve
+
+
+def _torchdeq(name: str, *, num_free: int = 0, **options: Any) -> Solve:
+    from torchdeq.solver import get_solver
+
+    solver = get_solver(name)
+
+    def solve(f: Map, workload: Workload, num_evals: int) -> Any:
+        max_iter = num_evals - num_free
+        return solver(
+            lambda z: f(z, *workload.inputs), workload.z0, max_iter=max_iter, tol=0.0, stop_mode="rel", **options
+        )
+
+    return solve
+
+
+def _steadeq_train_step(f: Map, workload: Workload, num_evals: int, g: Tensor) -> None:
+    solution = fixed_point(
+        f,
+        workload.z0,
+        *workload.inputs,
+        solver=Anderson(max_evals=num_evals, tol=0, memory=6),
+        adjoint=Implicit(GMRES(max_evals=num_evals, tol=0)),
+    )
+    solution.value.backward(g)
+
+
+def _torchdeq_train_step(f: Map, workload: Workload, num_evals: int, g: Tensor) -> None:
+    from torchdeq import get_deq
+
+    # Of its two implicit gradients, the one by a hook is the faster: it does not evaluate f again in the backward pass.
+    layer = get_deq(
+        f_solver="anderson",
+        b_solver="anderson",
+        f_max_iter=num_evals,
+        b_max_iter=num_evals,
+        f_tol=0.0,
+        b_tol=0.0,
+        f_stop_mode="rel",
+        b_stop_mode="rel",
+        hook_ift=True,
+    )
+    values, _ = layer(lambda z: f(z, *workload.inputs), workload.z0)
+    values[-1].backward(g)
+
+
+def gmres_on_scaling(f: Callable[[Tensor], Tensor], workload: Workload, num_evals: int) -> Any:
+    """Solve u = f(u) + b with GMRES, for a linear f."""
+    b = torch.randn(workload.z0.shape, generator=torch.Generator().manual_seed(0)).flatten(1)
+    return GMRES(max_evals=num_evals, tol=0).solve_linear(f, b)

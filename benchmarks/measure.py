@@ -1,0 +1,133 @@
+"""How time, memory and kernels are measured."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# The profiler, used for memory, announces each start and stop otherwise.
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds that a contender took, one entry for each round."""
+
+    rounds: list[float]
+
+    @property
+    def best(self) -> float:
+        """The least disturbed round."""
+        return min(self.rounds)
+
+    @property
+    def typical(self) -> float:
+        """The median round."""
+        return median(self.rounds)
+
+
+def time_interleaved(contenders: dict[str, Callable[[], Any]], *, seconds: float, min_rounds: int) -> dict[str, Times]:
+    """Time all contenders once a round, for at least so many rounds and seconds.
+
+    Each round starts with another contender, so that nobody always follows the same neighbor, and a disturbance hits
+    contenders by chance. Garbage is collected between rounds only.
+    """
+    names = list(contenders)
+    for name in names:
+        contenders[name]()
+    rounds: dict[str, list[float]] = {name: [] for name in names}
+    end = time.perf_counter() + seconds
+    num_rounds = 0
+    while num_rounds < min_rounds or time.perf_counter() < end:
+        gc.collect()
+        gc.disable()
+        shift = num_rounds % len(names)
+        for name in names[shift:] + names[:shift]:
+            run = contenders[name]
+            start = time.perf_counter()
+            run()
+            rounds[name].append(time.perf_counter() - start)
+        gc.enable()
+        num_rounds += 1
+    return {name: Times(values) for name, values in rounds.items()}
+
+
+def peak_bytes(run: Callable[[], Any]) -> int:
+    """Return the most memory that torch held at any time during a run, beyond what it held at the start.
+
+    Read from the allocator's own record, so that workspaces inside of kernels count like tensors do.
+    """
+    run()
+    gc.collect()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    held = peak = 0
+    for event in events:
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+class OpCounter(TorchDispatchMode):
+    """Counts dispatched operations, except for those inside of `pause`.
+
+    `kernels` holds operations that compute or copy, `views` those that only describe memory anew.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: Counter[str] = Counter()
+        self.views: Counter[str] = Counter()
+        self._is_paused = False
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Do not count."""
+        before, self._is_paused = self._is_paused, True
+        yield
+        self._is_paused = before
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._is_paused:
+            returns = func._schema.returns
+            is_view = any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
+            (self.views if is_view else self.kernels)[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _CountedIdentity(torch.autograd.Function):
+    """The identity, which counts how often gradients come back."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, counts: Counter[str]) -> Tensor:
+        ctx.counts = counts
+        return z.view_as(z)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        ctx.counts["vjp"] += 1
+        return g, None
+
+
+def count_calls(f: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Counter[str]]:
+    """Return f with a counter of its evaluations ("f") and of the products with its Jacobian's transpose ("vjp")."""
+    counts: Counter[str] = Counter()
+
+    def counted(z: Tensor, *inputs: Any) -> Tensor:
+        counts["f"] += 1
+        return f(_CountedIdentity.apply(z, counts), *inputs)
+
+    return counted, counts

@@ -1,0 +1,205 @@
+"""How the value of a solve becomes part of the graph of f.
+
+f is evaluated once at the value z*, with its graph, and one node is put between that graph and the result. The node's
+backward turns the incoming gradient g into the u that the graph of f carries on to parameters, inputs and whatever f
+closes over. Nothing is kept on modules and no tensor hooks are used, so a layer may occur many times in a graph,
+backward may run many times, and other passes through the cell (such as the double backward of the Jacobian penalty)
+never meet the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .linearization import Linearization
+from .precision import without_autocast
+from .solution import BackwardRecord, Solution
+from .state import Layout, leaves, map_leaves
+
+Product = Callable[[Tensor], Tensor]
+
+
+def attach(
+    f: Callable[..., Any],
+    value: Tensor,
+    inputs: tuple[Any, ...],
+    *,
+    layout: Layout,
+    cotangent: Callable[[Product, Tensor], tuple[Tensor, Solution]],
+    record: BackwardRecord,
+    inexact: str | None = None,
+) -> Tensor:
+    """Return the value with a gradient.
+
+    Args:
+        f: The map, called as f(state, *inputs), under whatever autocast it needs.
+        value: (B, D) fixed point of f, without a graph.
+        inputs: What f takes after the state.
+        layout: How states lie in matrices.
+        cotangent: Maps products with Jᵀ and the gradient g at the value to the cotangent u of f, with statistics.
+        record: Where the statistics of each backward pass go.
+        inexact: Name of the adjoint if u is not the solution of u = Jᵀu + g; there is no second derivative then.
+
+    Returns:
+        The value, part of a graph if f depends on anything that requires a gradient.
+    """
+    point = Linearization(f, value, inputs, layout)
+    sources = _Sources(point, inputs)
+    if not sources.exist:
+        return value
+    attachment = _Attachment(
+        f=f,
+        inputs=inputs,
+        layout=layout,
+        cotangent=cotangent,
+        record=record,
+        inexact=inexact,
+        point=point,
+        is_complete=sources.are_complete,
+    )
+    return _Attach.apply(value, point.fz, attachment, *sources.tensors)  # pyright: ignore[reportReturnType]
+
+
+class _Sources:
+    """What the graph of f hangs on: its leaves, and the inputs that are part of a graph.
+
+    f may also close over tensors that are no leaves. Gradients reach them through the graph, but they cannot be named,
+    which the second derivative needs; `are_complete` is False then.
+    """
+
+    def __init__(self, point: Linearization, inputs: tuple[Any, ...]) -> None:
+        tensors = {id(leaf): leaf for leaf in leaves(inputs) if isinstance(leaf, Tensor)}
+        known = [tensor for tensor in tensors.values() if tensor.grad_fn is not None]
+        stops = {(tensor.grad_fn, tensor.output_nr) for tensor in known}
+        first: Any = point.first.grad_fn
+        pending: list[Any] = [(point.fz.grad_fn, point.fz.output_nr)]
+        seen = {*pending}
+        found: list[Tensor] = []
+        self.are_complete = True
+        while pending:
+            edge = node, _ = pending.pop()
+            if node is None or node is first or edge in stops:
+                continue
+            if hasattr(node, "variable"):
+                found.append(node.variable)
+            elif node._sequence_nr() < first._sequence_nr():
+                # Made before f was evaluated: something that f closes over.
+                self.are_complete = False
+            else:
+                following = set(node.next_functions) - seen
+                seen |= following
+                pending.extend(following)
+        self.tensors = found + [tensor for tensor in known if (tensor.grad_fn, tensor.output_nr) in seen]
+        self.exist = bool(self.tensors) or not self.are_complete
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Attachment:
+    """What the backward passes of one solution need."""
+
+    f: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    layout: Layout
+    cotangent: Callable[[Product, Tensor], tuple[Tensor, Solution]]
+    record: BackwardRecord
+    inexact: str | None
+    point: Linearization
+    is_complete: bool
+
+    def solve(self, g: Tensor) -> Tensor:
+        """Return u without a graph, leaving the statistics in the record."""
+        with torch.no_grad():
+            u, self.record.solution = self.cotangent(self.point.vjp, g.detach())
+        return u
+
+    def differentiable_gradients(self, value: Tensor, sources: list[Tensor], g: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the sources as part of a graph, for a second derivative.
+
+        f is evaluated once more, now at the value as part of its graph, since J and the derivatives of f depend on it.
+        A gate keeps the first derivative from passing beyond the value, as u accounts for that path already, and beyond
+        the inputs, as what lies there gets its share from theirs. The adjoint system is itself a fixed-point problem in
+        u, and is attached in the same way.
+        """
+        if self.inexact is not None:
+            raise RuntimeError(
+                f"A second derivative through adjoint={self.inexact}() is not supported, as its gradient is an "
+                "approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled()."
+            )
+        if not self.is_complete:
+            raise RuntimeError(
+                "A second derivative through adjoint=Implicit() needs every tensor that f depends on to be a leaf or "
+                "an input, but f closes over the result of another computation; pass it after z0 as an input, or use "
+                "adjoint=Unrolled()."
+            )
+        gate = _Gate()
+        gated = {
+            id(leaf): gate.apply(leaf) for leaf in leaves(self.inputs) if isinstance(leaf, Tensor) and leaf.grad_fn
+        }
+        inputs = map_leaves(lambda leaf: gated.get(id(leaf), leaf), self.inputs)
+        point = Linearization(self.f, gate.apply(value), inputs, self.layout)
+        u = self.solve(g)
+        u = attach(
+            lambda u: point.vjp(u, create_graph=True) + g,
+            u,
+            (),
+            layout=Layout(u),
+            cotangent=self.cotangent,
+            record=BackwardRecord(),
+        )
+        targets = [gated.get(id(source), source) for source in sources]
+        gradients = torch.autograd.grad(point.fz, targets, u, create_graph=True, allow_unused=True)
+        gate.is_open = True
+        return gradients
+
+
+class _Attach(torch.autograd.Function):
+    """Passes the value through; its backward hands u to the graph of f."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, fz: Tensor, attachment: _Attachment, *sources: Tensor) -> Tensor:
+        ctx.attachment = attachment
+        ctx.set_materialize_grads(False)
+        value = value.view_as(value)
+        ctx.save_for_backward(value, *sources)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        attachment: _Attachment = ctx.attachment
+        value, *sources = ctx.saved_tensors
+        (g,) = gradients
+        if g is None:
+            return None, None, None, *[None] * len(sources)
+        with without_autocast(attachment.layout):
+            if torch.is_grad_enabled():
+                return None, None, None, *attachment.differentiable_gradients(value, sources, g)
+            return None, attachment.solve(g), None, *[None] * len(sources)
+
+
+class _Gate:
+    """Lets gradients pass, or not."""
+
+    is_open = False
+
+    def apply(self, value: Tensor) -> Tensor:
+        """Return the value, seen through the gate."""
+        through: Any = _PassGate.apply(value, self)
+        return through
+
+
+class _PassGate(torch.autograd.Function):
+    """The identity, whose gradient passes only while the gate is open."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gate: _Gate) -> Tensor:
+        ctx.gate = gate
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return (gradients[0] if ctx.gate.is_open else None), None
