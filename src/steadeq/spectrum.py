@@ -122,7 +122,7 @@ def _arnoldi_radius(point: Linearization, start: Tensor, max_products: int, tol:
     dim = start.shape[1]
     space = Arnoldi(start, min(memory, max_products, dim))
     num_products = 0
-    kept = _Kept(space.norm, tol)
+    kept, rounding = _Kept(space.norm, tol), torch.zeros_like(space.norm)
     while True:
         space.extend(point.vjp(space.newest))
         num_products += 1
@@ -131,7 +131,9 @@ def _arnoldi_radius(point: Linearization, start: Tensor, max_products: int, tol:
             continue
         ritz = _DominantRitz(space)
         is_exact = space.size == dim
-        if kept.update(ritz.value, ritz.error, is_exact) or is_exact or num_products == max_products:
+        # A small space, as after a restart from an eigenvector, does not see how ill-conditioned an eigenvalue is.
+        rounding = torch.maximum(rounding, ritz.rounding)
+        if kept.update(ritz.value, ritz.error + rounding, is_exact) or is_exact or num_products == max_products:
             return Estimate(value=kept.value, error=kept.error, num_products=num_products)
         if space.size == space.capacity:
             restart = unit(ritz.restart, torch.linalg.vector_norm(ritz.restart, dim=1))
@@ -163,7 +165,7 @@ class _Kept:
 
 
 class _DominantRitz:
-    """The Ritz value of largest modulus, its error, and a vector to restart from."""
+    """The Ritz value of largest modulus, its error, what rounding adds to it, and a vector to restart from."""
 
     def __init__(self, space: Arnoldi) -> None:
         size = space.size
@@ -177,15 +179,15 @@ class _DominantRitz:
         residuals = hessenberg[:, size, size - 1, None] * vectors[:, -1].abs()
         residual = residuals.take_along_dim(top, dim=1)[:, 0]
         condition = self._condition(square, values.take_along_dim(top, dim=1), right)
-        rounding = 5 * torch.finfo(space.norm.dtype).eps * torch.linalg.matrix_norm(square)
+        rounding = 20 * torch.finfo(space.norm.dtype).eps * torch.linalg.matrix_norm(square)
         value = values.abs().amax(dim=1)
         # A Ritz value that has not converged may be on its way to a larger eigenvalue.
         hidden = (values.abs() + residuals).amax(dim=1) - value
         failed = ~hessenberg.isfinite().flatten(1).all(dim=1)
         like = space.norm
         self.value = torch.where(failed, math.nan, value).to(like)
-        error = torch.maximum((residual + rounding) * condition, hidden)
-        self.error = torch.where(failed, math.inf, error).to(like)
+        self.rounding = (rounding * condition).to(like)
+        self.error = torch.where(failed, math.inf, torch.maximum(residual * condition, hidden)).to(like)
         # A sum of the leading Ritz vectors; real parts suffice, as complex ones come in pairs.
         leading = vectors.take_along_dim(order[:, None, : max(2, size // 4)], dim=2).sum(dim=2).real
         self.restart = torch.bmm(leading.to(like)[:, None], space.basis[:, :size])[:, 0]

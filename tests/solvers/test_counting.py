@@ -86,12 +86,11 @@ def test_a_budget_of_two_goes_to_the_image_of_the_start(solver):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_budget_of_two_keeps_the_start_where_its_image_is_worse(solver):
-    # Sample 0 moves towards the solution 0.1, sample 1 away from it.
+    # Sample 0 moves towards the solution 10, sample 1 away from it.
     slope = torch.tensor([[0.5], [-5.0]])
-    f = lambda z, slope: slope * (z - 0.1) + 0.1  # noqa: E731
-    z0 = torch.ones(2, 1)
-    solution = fixed_point(f, z0, slope, solver=solver(max_evals=2, tol=1e-6))
-    torch.testing.assert_close(solution.value, torch.tensor([[0.55], [1.0]]))
+    f = lambda z, slope: slope * (z - 10) + 10  # noqa: E731
+    solution = fixed_point(f, torch.full((2, 1), 10.1), slope, solver=solver(max_evals=2, tol=1e-6))
+    torch.testing.assert_close(solution.value, torch.tensor([[10.05], [10.1]]))
 
 
 @pytest.mark.parametrize("max_evals", BUDGETS)

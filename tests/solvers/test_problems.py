@@ -36,7 +36,7 @@ SOLVABLE = [
 
 
 @pytest.mark.parametrize("batch_size", [1, 5])
-@pytest.mark.parametrize(("solver", "name", "dtype"), SOLVABLE)
+@pytest.mark.parametrize(("solver", "name", "dtype"), SOLVABLE, ids=str)
 def test_every_sample_reaches_its_exact_solution(solver, name, dtype, batch_size):
     problem, tol = PROBLEMS[name](dtype, batch_size), TOLERANCES[dtype]
     solution = fixed_point(problem.f, problem.z0, *problem.inputs, solver=SOLVERS[solver](tol))

@@ -1,0 +1,303 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from problems import DIM, mixed, near_critical
+from stubs import Counted
+
+from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
+
+SOLVERS = [
+    Picard(max_evals=60, tol=1e-6),
+    Picard(max_evals=60, tol=1e-6, damping=0.8),
+    Anderson(max_evals=40, tol=1e-6),
+    Anderson(max_evals=40, tol=1e-6, memory=3, mixing=0.8),
+    Broyden(max_evals=40, tol=1e-6),
+    Broyden(max_evals=40, tol=1e-6, memory=4),
+    NewtonKrylov(max_evals=40, tol=1e-6),
+    NewtonKrylov(max_evals=40, tol=1e-6, memory=4),
+    GMRES(max_evals=40, tol=1e-6),
+    GMRES(max_evals=40, tol=1e-6, memory=4),
+]
+BATCH = 12
+
+
+def mixed_network(dtype=torch.float64, batch_size=BATCH):
+    """Tanh cells of rising gain, so that neighbors need from 3 evaluations to more than the budget."""
+    weight = torch.randn(DIM, DIM, dtype=torch.float64)
+    weight = (weight / torch.linalg.matrix_norm(weight, 2)).to(dtype)
+    gain = torch.linspace(0.1, 2.5, batch_size, dtype=dtype)[torch.randperm(batch_size), None]
+    x = 0.3 * torch.randn(batch_size, DIM, dtype=dtype)
+    # Products are summed by hand: a matrix product may round a row differently in a batch of another size.
+    f = lambda z, gain, x: torch.tanh(gain * (z[:, None] * weight).sum(-1) + x)  # noqa: E731
+    return f, torch.zeros(batch_size, DIM, dtype=dtype), (gain, x)
+
+
+def rows_of(solution, rows):
+    return solution.value[rows], solution.status[rows], solution.num_evals[rows], solution.residual[rows]
+
+
+def assert_same_result(actual, expected):
+    torch.testing.assert_close(actual[0], expected[0], rtol=1e-6, atol=1e-8)
+    assert torch.equal(actual[1], expected[1])
+    assert torch.equal(actual[2], expected[2])
+    torch.testing.assert_close(actual[3], expected[3], rtol=1e-3, atol=1e-8)
+
+
+@pytest.fixture(params=["affine", "network"])
+def problem(request):
+    if request.param == "network":
+        return mixed_network()
+    affine = mixed(torch.float64, BATCH)
+    return affine.f, affine.z0, affine.inputs
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+class TestNeighborsDoNotMatter:
+    @pytest.mark.parametrize("compact", [False, True])
+    def test_alone(self, solver, problem, compact):
+        f, z0, inputs = problem
+        together = fixed_point(f, z0, *inputs, solver=solver, compact=compact)
+        assert together.num_evals.min() < together.num_evals.max()
+        for sample in range(BATCH):
+            row = slice(sample, sample + 1)
+            alone = fixed_point(f, z0[row], *(x[row] for x in inputs), solver=solver)
+            assert_same_result(rows_of(alone, slice(None)), rows_of(together, row))
+
+    @pytest.mark.parametrize("compact", [False, True])
+    def test_in_another_order(self, solver, problem, compact):
+        f, z0, inputs = problem
+        order = torch.randperm(BATCH)
+        plain = fixed_point(f, z0, *inputs, solver=solver, compact=compact)
+        permuted = fixed_point(f, z0[order], *(x[order] for x in inputs), solver=solver, compact=compact)
+        assert_same_result(rows_of(permuted, slice(None)), rows_of(plain, order))
+
+    def test_compacted_or_not(self, solver, problem):
+        f, z0, inputs = problem
+        whole, compacted = (fixed_point(f, z0, *inputs, solver=solver, compact=compact) for compact in (False, True))
+        assert_same_result(rows_of(compacted, slice(None)), rows_of(whole, slice(None)))
+        torch.testing.assert_close(compacted.trace, whole.trace, rtol=1e-3, atol=1e-8)
+
+    def test_twice(self, solver, problem):
+        f, z0, inputs = problem
+        twice = fixed_point(f, torch.cat([z0, z0]), *(torch.cat([x, x]) for x in inputs), solver=solver)
+        assert_same_result(rows_of(twice, slice(0, BATCH)), rows_of(twice, slice(BATCH, None)))
+
+    def test_at_their_own_start(self, solver, problem):
+        f, z0, inputs = problem
+        one = fixed_point(f, z0, *inputs, solver=solver)
+        z0 = z0.clone()
+        z0[::2] = torch.randn(BATCH // 2, DIM, dtype=z0.dtype)
+        other = fixed_point(f, z0, *inputs, solver=solver)
+        assert_same_result(rows_of(other, slice(1, None, 2)), rows_of(one, slice(1, None, 2)))
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+class TestOneNonFiniteSample:
+    # The sample turns bad at once, or once the others have a history.
+    @pytest.mark.parametrize(("bad", "bad_from"), [("nan", 1), ("nan", 3), ("nan", 6), ("inf", 3), ("-inf", 5)])
+    @pytest.mark.parametrize("compact", [False, True])
+    def test_leaves_its_neighbors_alone(self, solver, problem, compact, bad, bad_from):
+        f, z0, inputs = problem
+        is_bad = torch.zeros(BATCH, 1, dtype=torch.bool)
+        reference = fixed_point(f, z0, *inputs, solver=solver, compact=compact)
+        sample = int(reference.num_evals.argmax())
+        is_bad[sample] = True
+        good = ~is_bad[:, 0]
+        calls = []
+
+        def breaking(z, is_bad, *inputs):
+            calls.append(1)
+            return torch.where(is_bad & (len(calls) >= bad_from), float(bad), f(z, *inputs))
+
+        solution = fixed_point(breaking, z0, is_bad, *inputs, solver=solver, compact=compact)
+        assert solution.status[sample] == Status.NON_FINITE
+        assert solution.num_evals[sample] == bad_from
+        assert solution.value.isfinite().all()
+        if compact:
+            assert_same_result(rows_of(solution, good), rows_of(reference, good))
+        else:
+            for actual, expected in zip(rows_of(solution, good), rows_of(reference, good), strict=True):
+                assert torch.equal(actual, expected)
+
+    def test_keeps_the_best_of_what_came_before(self, solver, problem):
+        f, z0, inputs = problem
+        calls = []
+
+        def breaking(z, *inputs):
+            calls.append(1)
+            return f(z, *inputs) if len(calls) < 5 else torch.full_like(z, float("nan"))
+
+        with torch.no_grad():
+            solution = fixed_point(breaking, z0, *inputs, solver=replace(solver, tol=0), compact=False)
+            before = fixed_point(f, z0, *inputs, solver=replace(solver, tol=0), compact=False)
+        assert solution.status.tolist() == [Status.NON_FINITE] * BATCH
+        assert solution.num_evals.tolist() == [5] * BATCH
+        assert solution.trace[4].isinf().all()
+        assert torch.equal(solution.residual, before.trace[:4].amin(0))
+        assert torch.equal(solution.trace[:4], before.trace[:4])
+
+
+def wild_map(seed):
+    """A map on which Anderson is thrown far off again and again."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(3, 3, dtype=torch.float64, generator=generator)
+    b = torch.randn(3, dtype=torch.float64, generator=generator)
+    frequency = 30 * torch.rand(1, generator=generator).item()
+    amplitude = torch.rand(1, generator=generator).item()
+
+    def f(z, scale):
+        turned = (z[:, None] * weight).sum(-1)
+        return scale * (b + 0.3 * turned + amplitude * z * torch.cos(frequency * turned))
+
+    return f
+
+
+@pytest.mark.parametrize("seed", [54, 110, 122, 182, 236])
+@pytest.mark.parametrize("solver", [Anderson(max_evals=60, tol=1e-9), Broyden(max_evals=60, tol=1e-9)], ids=repr)
+def test_a_nan_sample_leaves_a_safeguarded_neighbor_bit_identical(solver, seed):
+    z0, scale = torch.zeros(3, 3, dtype=torch.float64), torch.ones(3, 1, dtype=torch.float64)
+    reference = fixed_point(wild_map(seed), z0, scale, solver=solver, compact=False)
+    scale[1] = float("nan")
+    solution = fixed_point(wild_map(seed), z0, scale, solver=solver, compact=False)
+    for actual, expected in zip(rows_of(solution, [0, 2]), rows_of(reference, [0, 2]), strict=True):
+        assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("solver", [Anderson(max_evals=30), Broyden(max_evals=30)], ids=repr)
+def test_no_rejected_row_is_the_same_as_no_mask(solver):
+    z = torch.randn(8, 2, 5, dtype=torch.float64)
+    fz = torch.randn(8, 2, 5, dtype=torch.float64)
+    nobody, first = torch.tensor([False, False]), torch.tensor([True, False])
+    answers = []
+    for quiet in (None, nobody):
+        rule = solver.start(z[0], torch.finfo(torch.float64).eps)
+        masks = [quiet, quiet, first, quiet, first, first, quiet, first]
+        with torch.no_grad():
+            answers.append([rule.advance(z[k], fz[k], fz[k] - z[k], mask) for k, mask in enumerate(masks)])
+    torch.testing.assert_close(answers[0], answers[1], rtol=0, atol=0)
+
+
+class TestCompaction:
+    @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+    def test_rows_seen_by_f_fall_as_samples_finish(self, solver):
+        problem = mixed(torch.float64, 16)
+        f = Counted(problem.f)
+        with torch.no_grad():
+            solution = fixed_point(f, problem.z0, *problem.inputs, solver=solver, compact=True)
+        assert f.rows == sorted(f.rows, reverse=True)
+        assert f.rows[0] == 16
+        running = [int((solution.num_evals >= k).sum()) for k in range(1, f.calls + 1)]
+        # Nobody who runs is left out, and those who are done are at most a quarter of the rows.
+        assert all(run <= rows <= max(run * 4 / 3, run) + 1 for run, rows in zip(running, f.rows, strict=True))
+
+    @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+    def test_without_it_f_always_sees_the_whole_batch(self, solver):
+        problem = mixed(torch.float64, 16)
+        f = Counted(problem.f)
+        fixed_point(f, problem.z0, *problem.inputs, solver=solver, compact=False)
+        assert set(f.rows) == {16}
+
+    @pytest.mark.parametrize(
+        ("batch_size", "with_inputs", "shrinks"), [(16, True, True), (7, True, False), (16, False, False)]
+    )
+    def test_the_default_needs_inputs_and_enough_samples(self, batch_size, with_inputs, shrinks):
+        problem = mixed(torch.float64, batch_size)
+        f = Counted(problem.f if with_inputs else lambda z: problem.f(z, *problem.inputs))
+        inputs = problem.inputs if with_inputs else ()
+        with torch.no_grad():
+            fixed_point(f, problem.z0, *inputs, solver=Picard(max_evals=50))
+        assert (f.rows[-1] < batch_size) == shrinks
+
+    @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+    def test_f_may_close_over_tensors_of_the_batch_by_default(self, solver):
+        problem = mixed(torch.float64, 16)
+        closed = fixed_point(lambda z: problem.f(z, *problem.inputs), problem.z0, solver=solver)
+        given = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver)
+        assert_same_result(rows_of(closed, slice(None)), rows_of(given, slice(None)))
+
+    @pytest.mark.parametrize("batch_size", [2, 8])
+    def test_such_a_closure_with_compaction_forced_is_refused_with_a_hint(self, batch_size):
+        problem = mixed(torch.float64, batch_size)
+        with pytest.raises((ValueError, RuntimeError), match=r"whole\s+batch.*pass it as an input.*compact=False"):
+            fixed_point(
+                lambda z: problem.f(z, *problem.inputs), problem.z0, solver=Picard(max_evals=60), compact=True
+            )
+
+    def test_an_error_of_f_itself_is_not_blamed_on_compaction(self):
+        def f(z, x):
+            raise RuntimeError("my own error")
+
+        with pytest.raises(RuntimeError, match="^my own error$"):
+            fixed_point(f, torch.zeros(8, 2), torch.zeros(8, 2), compact=True)
+
+    @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+    def test_nested_inputs_follow_the_samples(self, solver):
+        problem = mixed(torch.float64, 16)
+        radius, b = problem.inputs
+
+        def f(z, tree, flag, nothing):
+            assert flag == "flag"
+            assert nothing is None
+            assert tree["b"][0].shape[0] == z.shape[0]
+            return problem.f(z, tree["radius"], tree["b"][0])
+
+        nested = fixed_point(f, problem.z0, {"radius": radius, "b": [b]}, "flag", None, solver=solver, compact=True)
+        plain = fixed_point(problem.f, problem.z0, radius, b, solver=solver, compact=True)
+        assert torch.equal(nested.value, plain.value)
+        assert torch.equal(nested.num_evals, plain.num_evals)
+
+    @pytest.mark.parametrize("structure", ["tuple", "dict"])
+    def test_structured_states_are_compacted(self, structure):
+        problem = mixed(torch.float64, 16)
+        deal, gather = {
+            "tuple": (lambda z: (z[:, :2], z[:, 2:]), lambda s: torch.cat(s, 1)),
+            "dict": (lambda z: {"a": z[:, :2], "b": z[:, 2:]}, lambda s: torch.cat(list(s.values()), 1)),
+        }[structure]
+        f = Counted(lambda s, *inputs: deal(problem.f(gather(s), *inputs)))
+        with torch.no_grad():
+            solution = fixed_point(f, deal(problem.z0), *problem.inputs, solver=Anderson(tol=1e-8))
+        assert f.rows[-1] < 16
+        assert solution.converged.all()
+        assert (problem.error(gather(solution.value)) < 1e-6).all()
+
+
+class TestFrozenSamples:
+    @pytest.mark.parametrize("compact", [False, True])
+    @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+    def test_a_converged_sample_keeps_the_point_at_which_it_converged(self, solver, compact):
+        problem = mixed(torch.float64, BATCH)
+        solution = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver, compact=compact)
+        quick = int(solution.num_evals.argmin())
+        short = replace(solver, max_evals=int(solution.num_evals[quick]))
+        if not isinstance(solver, (NewtonKrylov, GMRES)):  # which plan their last evaluation
+            early = fixed_point(problem.f, problem.z0, *problem.inputs, solver=short, compact=compact)
+            assert torch.equal(early.value[quick], solution.value[quick])
+        assert solution.trace[solution.num_evals[quick] - 1, quick] == solution.residual[quick] <= solver.tol
+        assert solution.num_evals[quick] < solution.num_evals.max()
+
+    def test_f_sees_a_finished_sample_at_a_fixed_point_when_the_batch_is_kept(self):
+        problem = mixed(torch.float64, BATCH)
+        f = Counted(problem.f)
+        with torch.no_grad():
+            solution = fixed_point(f, problem.z0, *problem.inputs, solver=Picard(max_evals=60), compact=False)
+        points = torch.stack(f.points)
+        # Rows are set aside in groups; once they are, they no longer move.
+        moves = (points[1:] != points[:-1]).any(2)
+        last_move = torch.where(moves, torch.arange(1, len(points))[:, None], 0).amax(0)
+        assert (last_move[solution.num_evals < solution.num_evals.max() // 2] < f.calls - 1).all()
+
+    def test_one_slow_sample_does_not_move_those_that_are_done(self):
+        # One sample at rho = 0.99 among seven that finish at once.
+        slow = near_critical(torch.float64, 8)
+        gain = torch.zeros(8, 1, dtype=torch.float64)
+        gain[3] = 1
+
+        def f(z, gain, b):
+            return gain * (slow.f(z, b) - b) + b
+
+        solution = fixed_point(f, slow.z0, gain, *slow.inputs, solver=Picard(max_evals=500, tol=1e-3))
+        assert solution.num_evals.tolist() == [2, 2, 2, int(solution.num_evals[3]), 2, 2, 2, 2]
+        assert solution.num_evals[3] > 50
+        keep = gain[:, 0] == 0
+        assert torch.equal(solution.value[keep], slow.inputs[0][keep])

@@ -1,0 +1,448 @@
+"""What is known about the methods on paper, asked of the code."""
+
+import numpy as np
+import pytest
+import torch
+from problems import PROBLEMS, affine, complex_pair, jordan, mixed, near_critical, scaled, tanh_network
+from stubs import Counted
+
+from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
+
+
+def matrix_with_radius(size, radius, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(size, size, dtype=torch.float64, generator=generator)
+    return matrix * (radius / torch.linalg.eigvals(matrix).abs().max())
+
+
+def points_of(f, z0, solver):
+    """Return every point that the solver evaluates, for a single sample."""
+    watched = Counted(f)
+    with torch.no_grad():
+        fixed_point(watched, z0, solver=solver)
+    return np.concatenate([point.numpy() for point in watched.points])
+
+
+class TestPicard:
+    @pytest.mark.parametrize("make", [affine, near_critical, complex_pair, tanh_network], ids=lambda make: make.__name__)
+    def test_the_residual_falls_by_the_spectral_radius_per_evaluation(self, make):
+        problem = make(torch.float64, 1)
+        trace = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=600, tol=1e-12)).trace[:, 0]
+        # A complex pair makes the ratio swing, so that it is averaged over the second half.
+        half = len(trace) // 2
+        rate = (trace[-1] / trace[half]) ** (1 / (len(trace) - 1 - half))
+        assert float(rate) == pytest.approx(problem.radius, rel=0.02)
+
+    def test_a_jordan_block_is_slower_at_first_and_tends_to_its_radius(self):
+        problem = jordan(torch.float64, 1)
+        trace = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=600, tol=1e-14)).trace[:, 0]
+        ratio = trace[1:] / trace[:-1]
+        # A block of size n decays like k^(n-1) rho^k.
+        steps = torch.arange(20, len(ratio))
+        expected = 0.5 * (1 + 5 / steps)
+        torch.testing.assert_close(ratio[20:].float(), expected.float(), rtol=0.1, atol=0)
+
+    @pytest.mark.parametrize("damping", [0.3, 0.7])
+    def test_damping_moves_the_spectrum_towards_one(self, damping):
+        problem = near_critical(torch.float64, 1)
+        eigenvalues = torch.linspace(-0.5, 0.99, 6, dtype=torch.float64)
+        solver = Picard(max_evals=2000, tol=1e-6, damping=damping)
+        trace = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver).trace[:, 0]
+        expected = (1 - damping + damping * eigenvalues).abs().max()
+        assert float(trace[-1] / trace[-2]) == pytest.approx(float(expected), rel=1e-4)
+
+    def test_its_points_are_the_images(self):
+        problem = tanh_network(torch.float64, 1)
+        f = lambda z: problem.f(z, *problem.inputs)  # noqa: E731
+        points = points_of(f, problem.z0, Picard(max_evals=10, tol=0))
+        images = f(torch.from_numpy(points)).numpy()
+        np.testing.assert_allclose(points[1:], images[:-1], rtol=1e-12)
+
+
+def gmres_iterates(matrix, b, x0):
+    """Return GMRES iterates of matrix @ x = b from the definition: the least residual over each Krylov space."""
+    r0 = b - matrix @ x0
+    krylov, iterates = [r0 / np.linalg.norm(r0)], [x0]
+    for k in range(1, len(b) + 1):
+        basis = np.stack(krylov, axis=1)
+        weights = np.linalg.lstsq(matrix @ basis, r0, rcond=None)[0]
+        iterates.append(x0 + basis @ weights)
+        rest = matrix @ krylov[-1]
+        for _ in range(2):
+            rest = rest - basis @ (basis.T @ rest)
+        if k < len(b):
+            krylov.append(rest / np.linalg.norm(rest))
+    return iterates
+
+
+class TestAnderson:
+    @pytest.mark.parametrize("mixing", [1.0, 0.6])
+    @pytest.mark.parametrize("radius", [0.5, 0.95, 1.5])
+    @pytest.mark.parametrize("seed", [0, 1, 2])
+    def test_with_full_memory_it_is_gmres_on_affine_maps(self, radius, mixing, seed):
+        # Walker and Ni (2011), Theorem 2.2: point k + 1 is the (mixed) image of the GMRES iterate k.
+        n = 8
+        matrix = matrix_with_radius(n, radius, seed)
+        b, z0 = torch.randn(2, 1, n, dtype=torch.float64)
+        f = lambda z: z @ matrix.T + b  # noqa: E731
+        points = points_of(f, z0, Anderson(max_evals=n + 1, tol=0, memory=n + 2, mixing=mixing, ridge=0))
+        iterates = gmres_iterates(np.eye(n) - matrix.numpy(), b[0].numpy(), z0[0].numpy())
+        for k in range(n - 1):
+            image = f(torch.from_numpy(iterates[k])[None])[0].numpy()
+            expected = (1 - mixing) * iterates[k] + mixing * image
+            np.testing.assert_allclose(points[k + 1], expected, rtol=1e-5, atol=1e-5 * np.linalg.norm(expected))
+
+    def test_the_window_is_the_multisecant_step_of_its_newest_evaluations(self):
+        problem = tanh_network(torch.float64, 1)
+        f = lambda z: problem.f(z, *problem.inputs)  # noqa: E731
+        memory = 4
+        points = points_of(f, problem.z0, Anderson(max_evals=10, tol=0, memory=memory, ridge=0))
+        images = f(torch.from_numpy(points)).numpy()
+        residuals = images - points
+        for k in range(1, 9):
+            first = max(0, k - memory + 1)
+            dg, df = np.diff(residuals[first : k + 1], axis=0), np.diff(images[first : k + 1], axis=0)
+            weights = np.linalg.lstsq(dg.T, residuals[k], rcond=None)[0]
+            scale = np.linalg.norm(points[k + 1] - points[k])
+            np.testing.assert_allclose(points[k + 1], images[k] - df.T @ weights, rtol=0, atol=1e-5 * scale)
+
+    def test_memory_one_is_plain_iteration(self):
+        problem = mixed(torch.float64, 5)
+        for solvers in (
+            (Anderson(max_evals=9, tol=0, memory=1), Picard(max_evals=9, tol=0)),
+            (Anderson(max_evals=9, tol=0, memory=1, mixing=0.5), Picard(max_evals=9, tol=0, damping=0.5)),
+        ):
+            accelerated, plain = (fixed_point(problem.f, problem.z0, *problem.inputs, solver=s) for s in solvers)
+            torch.testing.assert_close(accelerated.trace, plain.trace, rtol=1e-9, atol=0)
+
+    @pytest.mark.parametrize("ridge", [0.0, None, 1e-6, 1e-2])
+    def test_the_ridge_does_not_bias_the_solution(self, ridge):
+        problem = affine(torch.float64, 3)
+        solution = fixed_point(
+            problem.f, problem.z0, *problem.inputs, solver=Anderson(max_evals=100, tol=1e-10, ridge=ridge)
+        )
+        assert solution.converged.all()
+        assert (problem.error(solution.value) < 1e-9).all()
+
+    def test_it_is_not_slowed_down_by_a_small_problem(self):
+        # An absolute ridge made a peer need 350 evaluations here, where others need 20.
+        problem = scaled(near_critical(torch.float64, 4), 1e-3)
+        solution = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Anderson(max_evals=40, tol=1e-8))
+        assert solution.converged.all()
+        assert solution.num_evals.max() <= 25
+
+
+def dense_broyden(points, residuals):
+    """Return the inverse estimate after Broyden's good updates, one after the other, in dense arithmetic."""
+    H = -np.eye(points.shape[1])
+    for s, y in zip(np.diff(points, axis=0), np.diff(residuals, axis=0), strict=True):
+        H = H + np.outer(s - H @ y, s @ H) / (s @ H @ y)
+    return H
+
+
+def compact_inverse(points, images, memory):
+    """Return the inverse estimate of the rule after these evaluations, read off one unit vector at a time."""
+    n = points.shape[1]
+    repeated = [(torch.from_numpy(z).expand(n, n), torch.from_numpy(fz).expand(n, n)) for z, fz in zip(points, images, strict=True)]
+    rule = Broyden(max_evals=len(points) + 2, memory=memory).start(repeated[0][0], 1e-16)
+    with torch.no_grad():
+        following = [rule.advance(z, fz, fz - z, None) for z, fz in repeated][-1]
+        return -rule.apply_transposed(torch.eye(n, dtype=torch.float64)).numpy(), following[0].numpy()
+
+
+class TestBroyden:
+    @pytest.mark.parametrize("radius", [0.3, 0.9, 1.5, 3.0])
+    @pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
+    def test_an_affine_map_of_n_dimensions_is_solved_within_2n_steps(self, n, radius):
+        # Gay (1979): the residual vanishes after at most 2 n steps, so that evaluation 2 n + 1 finds it.
+        matrices = torch.stack([matrix_with_radius(n, radius, seed) for seed in range(10)])
+        b = torch.randn(10, n, dtype=torch.float64)
+        f = lambda z, matrices, b: torch.einsum("bij,bj->bi", matrices, z) + b  # noqa: E731
+        solver = Broyden(max_evals=2 * n + 1, tol=1e-6, memory=2 * n)
+        solution = fixed_point(f, torch.zeros_like(b), matrices, b, solver=solver)
+        assert solution.converged.all()
+
+    def test_on_a_scalar_it_is_the_secant_method(self):
+        points = points_of(torch.cos, torch.zeros(1, 1, dtype=torch.float64), Broyden(max_evals=7, tol=0))[:, 0]
+        g = np.cos(points) - points
+        for k in range(1, 5):
+            secant = points[k] - g[k] * (points[k] - points[k - 1]) / (g[k] - g[k - 1])
+            assert points[k + 1] == pytest.approx(secant, rel=1e-12)
+
+    def test_it_converges_superlinearly_on_a_smooth_map(self):
+        problem = tanh_network(torch.float64, 4)
+        trace = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Broyden(max_evals=40, tol=1e-12)).trace
+        picard = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=40, tol=1e-12)).trace
+        count = len(trace)
+        # The reduction over six evaluations grows from one stretch to the next.
+        stretches = [(trace[k + 6] / trace[k]).max() for k in range(0, count - 6, 6)]
+        assert stretches == sorted(stretches, reverse=True)
+        assert stretches[-1] < 1e-4
+        assert (trace[-1] < 1e-3 * picard[count - 1]).all()
+
+    @pytest.mark.parametrize("memory", [1, 2, 3, 5, 20])
+    @pytest.mark.parametrize("make", [affine, tanh_network], ids=lambda make: make.__name__)
+    def test_the_compact_form_is_the_sequential_recursion_over_its_window(self, make, memory):
+        problem = make(torch.float64, 1)
+        f = lambda z: problem.f(z, *problem.inputs)  # noqa: E731
+        points = points_of(f, problem.z0, Broyden(max_evals=9, tol=0, memory=memory))
+        images = f(torch.from_numpy(points)).numpy()
+        residuals = images - points
+        for k in range(1, 8):
+            first = max(0, k - memory)
+            H = dense_broyden(points[first : k + 1], residuals[first : k + 1])
+            expected = points[k] - H @ residuals[k]
+            np.testing.assert_allclose(points[k + 1], expected, rtol=0, atol=1e-8 * np.linalg.norm(expected))
+            estimate, following = compact_inverse(points[: k + 1], images[: k + 1], memory)
+            np.testing.assert_allclose(estimate, H, rtol=0, atol=1e-8 * np.linalg.norm(H))
+            np.testing.assert_allclose(following, expected, rtol=0, atol=1e-8 * np.linalg.norm(expected))
+
+    @pytest.mark.parametrize("memory", [1, 2, 4])
+    def test_the_newest_secant_equation_holds_after_columns_were_dropped(self, memory):
+        generator = np.random.default_rng(0)
+        points = np.cumsum(generator.normal(size=(12, 5)), axis=0)
+        images = np.tanh(points @ generator.normal(size=(5, 5)))
+        for k in range(memory + 2, 12):
+            H, _ = compact_inverse(points[: k + 1], images[: k + 1], memory)
+            s, y = points[k] - points[k - 1], (images - points)[k] - (images - points)[k - 1]
+            np.testing.assert_allclose(H @ y, s, rtol=0, atol=1e-9 * np.linalg.norm(H) * np.linalg.norm(y))
+
+    def test_a_short_memory_still_converges(self):
+        problem = affine(torch.float64, 4)
+        for memory in (1, 2, 3):
+            solver = Broyden(max_evals=200, tol=1e-8, memory=memory)
+            assert fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver).converged.all()
+
+
+class TestNewtonKrylov:
+    @pytest.mark.parametrize("radius", [1.5, 5.0, 50.0])
+    def test_an_expanding_affine_map_takes_few_outer_steps(self, radius):
+        n = 6
+        matrix = matrix_with_radius(n, radius)
+        b = torch.randn(4, n, dtype=torch.float64)
+        solver = NewtonKrylov(max_evals=4 * (n + 1) + 2, tol=1e-8)
+        solution = fixed_point(lambda z, b: z @ matrix.T + b, torch.zeros_like(b), b, solver=solver)
+        assert solution.converged.all()
+        exact = torch.linalg.solve(torch.eye(n, dtype=torch.float64) - matrix, b.T).T
+        torch.testing.assert_close(solution.value, exact, rtol=1e-5, atol=1e-6)
+
+    def test_it_converges_on_a_smooth_map_with_a_radius_above_one(self):
+        n = 5
+        weight = matrix_with_radius(n, 4.0, seed=3)
+        x = torch.randn(4, n, dtype=torch.float64)
+        f = lambda z, x: torch.sin(z @ weight.T) + x  # noqa: E731
+        solution = fixed_point(f, x, x, solver=NewtonKrylov(max_evals=80, tol=1e-10))
+        assert solution.converged.any()
+        assert not fixed_point(f, x, x, solver=Picard(max_evals=80, tol=1e-10)).converged.any()
+
+    def test_scalar_steps_are_newton_steps(self):
+        # g = 3 cos z - z: the residual after an exact step is quadratic in the one before.
+        f = lambda z: 3 * torch.cos(z)  # noqa: E731
+        trace = fixed_point(
+            f, torch.ones(1, 1, dtype=torch.float64), solver=NewtonKrylov(max_evals=30, tol=1e-13)
+        ).trace[:, 0]
+        steps = trace[1::2]  # start, image, then probe and candidate in turn
+        assert len(trace) <= 10
+        for before, after in zip(steps[:-1], steps[1:], strict=True):
+            assert after <= 2 * before**2 + 1e-7 * before + 1e-15
+
+    def test_a_step_that_overshoots_is_halved(self):
+        # Newton's method on the arc tangent diverges from beyond 1.39 of its root, which lies at 5 here.
+        f = lambda z: z - torch.atan(z - 5)  # noqa: E731
+        z0 = torch.tensor([[5.1], [8.0], [15.0], [-4.0]], dtype=torch.float64)
+        solution = fixed_point(f, z0, solver=NewtonKrylov(max_evals=60, tol=1e-10))
+        assert solution.converged.all()
+        torch.testing.assert_close(solution.value, torch.full_like(z0, 5.0))
+
+
+class TestLinearGMRES:
+    @staticmethod
+    def system(n=8, batch_size=3, radius=0.9, seed=0, dtype=torch.float64):
+        matrix = matrix_with_radius(n, radius, seed).to(dtype)
+        b = torch.randn(batch_size, n, dtype=torch.float64).to(dtype)
+        return (lambda u: u @ matrix.T), matrix, b
+
+    @staticmethod
+    def residual(operator, u, b):
+        return (b + operator(u) - u).norm(dim=1) / b.norm(dim=1)
+
+    @pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 10.0])
+    def test_the_trace_is_the_least_residual_over_each_krylov_space(self, radius):
+        operator, matrix, b = self.system(radius=radius)
+        _, solution = GMRES(max_evals=7, tol=0).solve_linear(operator, b)
+        system = np.eye(8) - matrix.numpy()
+        for row in range(3):
+            right = b[row].numpy()
+            iterates = gmres_iterates(system, right, np.zeros(8))
+            expected = [np.linalg.norm(right - system @ x) / np.linalg.norm(right) for x in iterates[1:8]]
+            np.testing.assert_allclose(solution.trace[:, row].numpy(), expected, rtol=1e-8)
+
+    @pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 10.0])
+    @pytest.mark.parametrize("memory", [3, 40])
+    def test_it_is_monotone(self, radius, memory):
+        operator, _, b = self.system(radius=radius)
+        _, solution = GMRES(max_evals=40, tol=0, memory=memory).solve_linear(operator, b)
+        assert (solution.trace[0] <= 1).all()
+        assert (solution.trace[1:] <= solution.trace[:-1] * (1 + 1e-12)).all()
+
+    @pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 10.0])
+    @pytest.mark.parametrize("n", [1, 2, 5, 12])
+    def test_n_products_are_enough(self, n, radius):
+        operator, matrix, b = self.system(n=n, radius=radius)
+        u, solution = GMRES(max_evals=n, tol=1e-10).solve_linear(operator, b)
+        assert solution.converged.all()
+        exact = torch.linalg.solve(torch.eye(n, dtype=torch.float64) - matrix, b.T).T
+        torch.testing.assert_close(u, exact, rtol=1e-6, atol=1e-8 * float(exact.abs().max()))
+
+    @pytest.mark.parametrize("max_evals", [1, 2, 5, 8, 20])
+    @pytest.mark.parametrize("memory", [1, 3, 40])
+    def test_the_reported_residual_is_the_true_one(self, memory, max_evals):
+        operator, _, b = self.system()
+        u, solution = GMRES(max_evals=max_evals, tol=1e-12, memory=memory).solve_linear(operator, b)
+        torch.testing.assert_close(solution.residual, self.residual(operator, u, b), rtol=1e-6, atol=1e-13)
+
+    def test_zero_rows_cost_nothing_and_return_zero(self):
+        operator, _, b = self.system()
+        b[1] = 0
+        u, solution = GMRES(max_evals=20, tol=1e-10).solve_linear(operator, b)
+        assert not u[1].any()
+        assert solution.num_evals[1] == 0
+        assert solution.residual[1] == 0
+        assert solution.converged.all()
+        alone, _ = GMRES(max_evals=20, tol=1e-10).solve_linear(operator, b[::2])
+        torch.testing.assert_close(u[::2], alone, rtol=1e-9, atol=1e-12)
+
+    def test_a_zero_right_hand_side_needs_no_product(self):
+        def operator(u):
+            pytest.fail("a product was taken")
+
+        u, solution = GMRES().solve_linear(operator, torch.zeros(3, 4))
+        assert torch.equal(u, torch.zeros(3, 4))
+        assert solution.converged.all()
+        assert solution.trace.shape == (0, 3)
+
+    def test_a_happy_breakdown_is_an_exact_solution(self):
+        # Sample k lies in an invariant space of dimension k + 1, and is solved exactly there, with tol = 0.
+        matrix = torch.diag(torch.tensor([0.5, -0.5, 2.0, 0.25], dtype=torch.float64))
+        b = torch.tril(torch.ones(4, 4, dtype=torch.float64))
+        u, solution = GMRES(max_evals=12, tol=0).solve_linear(lambda u: u @ matrix, b)
+        torch.testing.assert_close(u, b / (1 - matrix.diagonal()), rtol=1e-9, atol=1e-12)
+        assert solution.num_evals[0] == 1
+        assert (solution.residual < 1e-12).all()
+        assert u.isfinite().all()
+
+    def test_a_singular_system_is_reported_and_its_neighbor_solved(self):
+        # I - diag(1, 0.5) has no inverse: the first coordinate of the first sample cannot be matched.
+        eigenvalues = torch.tensor([[1.0, 0.5], [0.2, 0.5]], dtype=torch.float64)
+        b = torch.ones(2, 2, dtype=torch.float64)
+        u, solution = GMRES(max_evals=40, tol=1e-8).solve_linear(lambda u: u * eigenvalues, b)
+        assert solution.status[0] in (Status.MAX_EVALS, Status.STAGNATED)
+        assert solution.residual[0] == pytest.approx(0.5**0.5)
+        assert u.isfinite().all()
+        assert solution.converged[1]
+        torch.testing.assert_close(u[1], 1 / (1 - eigenvalues[1]))
+        torch.testing.assert_close(self.residual(lambda u: u * eigenvalues, u, b), solution.residual, atol=1e-8, rtol=0)
+
+    def test_an_identity_operator_is_hopeless_and_said_to_be(self):
+        u, solution = GMRES(max_evals=40).solve_linear(lambda u: u, torch.ones(2, 3))
+        assert not solution.converged.any()
+        assert solution.residual.tolist() == pytest.approx([1, 1])
+        assert not u.any()
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+    @pytest.mark.parametrize("seed", range(5))
+    def test_a_random_singular_system_is_never_called_converged(self, seed, dtype):
+        generator = torch.Generator().manual_seed(seed)
+        basis, _ = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64, generator=generator))
+        eigenvalues = torch.tensor([1.0, 0.8, 0.5, 0.3, -0.2, -0.7], dtype=torch.float64)
+        matrix = (basis * eigenvalues @ basis.T).to(dtype)
+        b = torch.randn(4, 6, dtype=torch.float64, generator=generator).to(dtype)
+        operator = lambda u: u @ matrix.T  # noqa: E731
+        u, solution = GMRES(max_evals=40, tol=1e-4).solve_linear(operator, b)
+        assert not solution.converged.any()
+        # What can be solved is solved: the residual is the part of b along the null vector.
+        expected = (b.double() @ basis[:, 0]).abs() / b.double().norm(dim=1)
+        torch.testing.assert_close(solution.residual.double(), expected, rtol=1e-2, atol=1e-3)
+        torch.testing.assert_close(self.residual(operator, u, b).double(), expected, rtol=1e-2, atol=1e-3)
+
+    @pytest.mark.parametrize("memory", [2, 4, 6])
+    def test_restarts_still_converge(self, memory):
+        operator, matrix, b = self.system(n=12, radius=0.9)
+        u, solution = GMRES(max_evals=300, tol=1e-9, memory=memory).solve_linear(operator, b)
+        assert solution.converged.all()
+        assert (solution.num_evals > 12).all()
+        exact = torch.linalg.solve(torch.eye(12, dtype=torch.float64) - matrix, b.T).T
+        torch.testing.assert_close(u, exact, rtol=1e-6, atol=1e-7)
+
+    def test_no_progress_before_the_last_product_is_waited_for(self):
+        # The cyclic shift: the residual stays 1 for n - 1 products and vanishes with the last (Greenbaum et al., 1996).
+        n = 36
+        shift = torch.eye(n, dtype=torch.float64).roll(1, 0)
+        b = torch.zeros(1, n, dtype=torch.float64)
+        b[0, 0] = 1
+        _, solution = GMRES(max_evals=60, memory=60).solve_linear(lambda u: u - u @ shift.T, b)
+        assert solution.converged.all()
+        assert solution.num_evals.tolist() == [n]
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+    def test_the_scale_of_each_right_hand_side_does_not_matter(self, dtype):
+        operator, _, b = self.system(batch_size=1, dtype=dtype)
+        scales = torch.tensor([[1e-12], [1e-6], [1.0], [1e6], [1e12]], dtype=dtype)
+        u, solution = GMRES(tol=1e-5).solve_linear(operator, scales * b)
+        assert solution.converged.all()
+        assert len(set(solution.num_evals.tolist())) == 1
+        torch.testing.assert_close(u / scales, u[2:3].expand(5, -1), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(solution.residual, solution.residual[2].expand(5), rtol=1e-2, atol=1e-6)
+
+    def test_a_nan_row_is_reported_and_leaves_the_others_alone(self):
+        operator, _, b = self.system()
+        reference, _ = GMRES().solve_linear(operator, b)
+        b[1, 0] = float("nan")
+        u, solution = GMRES().solve_linear(operator, b)
+        assert solution.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
+        torch.testing.assert_close(u[::2], reference[::2])
+
+    def test_rows_stop_by_themselves(self):
+        eigenvalues = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.5, 0.2], [0.9, 0.3, -0.5]], dtype=torch.float64)
+        b = torch.ones(3, 3, dtype=torch.float64)
+        u, solution = GMRES(tol=1e-9).solve_linear(lambda u: eigenvalues * u, b)
+        assert solution.num_evals.tolist() == [1, 2, 3]
+        torch.testing.assert_close(u, 1 / (1 - eigenvalues))
+
+
+SCALE_FREE = [
+    Picard(max_evals=200, tol=1e-5),
+    Picard(max_evals=200, tol=1e-5, damping=0.7),
+    Anderson(max_evals=60, tol=1e-5),
+    Anderson(max_evals=60, tol=1e-5, mixing=0.7, ridge=1e-4),
+    Broyden(max_evals=60, tol=1e-5),
+    NewtonKrylov(max_evals=60, tol=1e-5),
+    GMRES(max_evals=60, tol=1e-5),
+]
+
+
+@pytest.mark.parametrize("name", ["affine", "complex_pair", "jordan", "mixed", "cosine", "tanh_network"])
+@pytest.mark.parametrize("solver", SCALE_FREE, ids=repr)
+def test_solvers_are_free_of_scale(solver, name):
+    problem = PROBLEMS[name](torch.float64, 4)
+    reference = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver)
+    for scale in (1e-6, 1e6):
+        other = scaled(problem, scale)
+        solution = fixed_point(other.f, other.z0, *other.inputs, solver=solver)
+        assert torch.equal(solution.status, reference.status)
+        assert torch.equal(solution.num_evals, reference.num_evals)
+        torch.testing.assert_close(solution.value / scale, reference.value, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["affine", "complex_pair", "jordan", "mixed", "cosine", "tanh_network"])
+@pytest.mark.parametrize("exponent", [-20, 20])
+@pytest.mark.parametrize("solver", SCALE_FREE, ids=repr)
+def test_a_scale_that_is_a_power_of_two_changes_no_bit(solver, exponent, name):
+    problem = PROBLEMS[name](torch.float32, 9)
+    reference = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver)
+    scale = 2.0**exponent
+    other = scaled(problem, scale)
+    solution = fixed_point(other.f, other.z0, *other.inputs, solver=solver)
+    assert torch.equal(solution.value, scale * reference.value)
+    assert torch.equal(solution.trace, reference.trace)
+    assert torch.equal(solution.num_evals, reference.num_evals)
