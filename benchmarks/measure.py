@@ -47,19 +47,22 @@ def time_interleaved(contenders: dict[str, Callable[[], Any]], *, seconds: float
     for name in names:
         contenders[name]()
     rounds: dict[str, list[float]] = {name: [] for name in names}
+    gc.collect()
+    gc.freeze()
+    gc.disable()
     end = time.perf_counter() + seconds
     num_rounds = 0
     while num_rounds < min_rounds or time.perf_counter() < end:
-        gc.collect()
-        gc.disable()
         shift = num_rounds % len(names)
         for name in names[shift:] + names[:shift]:
             run = contenders[name]
             start = time.perf_counter()
             run()
             rounds[name].append(time.perf_counter() - start)
-        gc.enable()
+        gc.collect()
         num_rounds += 1
+    gc.enable()
+    gc.unfreeze()
     return {name: Times(values) for name, values in rounds.items()}
 
 

@@ -93,8 +93,7 @@ def tanh_network(dtype: torch.dtype, batch_size: int) -> Problem:
 
 
 PROBLEMS: dict[str, Callable[[torch.dtype, int], Problem]] = {
-    make.__name__: make
-    for make in (affine, rotation, complex_pair, jordan, near_critical, mixed, cosine, tanh_network)
+    make.__name__: make for make in (affine, rotation, complex_pair, jordan, near_critical, mixed, cosine, tanh_network)
 }
 
 

@@ -292,7 +292,9 @@ class TestRefusedImages:
         assert_one_sentence(error, f"f returned a tensor of shape {shape}", "(2, 3)")
 
     def test_another_shape_of_one_leaf_names_the_leaf(self):
-        error = image_error({"a": torch.zeros(2, 3), "b": torch.zeros(2, 4)}, {"a": torch.zeros(2, 3), "b": torch.zeros(2, 3)})
+        error = image_error(
+            {"a": torch.zeros(2, 3), "b": torch.zeros(2, 4)}, {"a": torch.zeros(2, 3), "b": torch.zeros(2, 3)}
+        )
         assert_one_sentence(error, "leaf 1 of {'a': tensor, 'b': tensor}", "shape (2, 3)", "(2, 4)")
 
     def test_leaves_in_swapped_places(self):

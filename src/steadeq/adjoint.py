@@ -52,7 +52,7 @@ class _LinearAdjoint(AbstractAdjoint):
     """Whether the rule must end with a history of every sample."""
 
     @abstractmethod
-    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule) -> tuple[Tensor, Solution]:
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, Solution]:
         """Return u, given products with Jᵀ, and the statistics of finding it."""
 
     def forward_solver(self, solver: AbstractSolver) -> AbstractSolver:
@@ -74,12 +74,14 @@ class _LinearAdjoint(AbstractAdjoint):
             if value is z0:
                 value = value.clone()
         if torch.is_grad_enabled():
+            # The history of the forward solve is not kept until backward unless it is needed there.
+            kept = rule if self.keeps_rows else None
             value = attach(
                 problem.f,
                 value,
                 problem.inputs,
                 layout=problem.layout,
-                cotangent=lambda vjp, g: self.cotangent(vjp, g, rule),
+                cotangent=lambda vjp, g: self.cotangent(vjp, g, kept),
                 record=solution._record,
                 inexact=None if self.is_exact else type(self).__name__,
             )
@@ -108,7 +110,7 @@ class Implicit(_LinearAdjoint):
 
     is_exact = True
 
-    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule) -> tuple[Tensor, Solution]:
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, Solution]:
         """Solve the adjoint system."""
         if isinstance(self.solver, GMRES):
             u, solution = self.solver.solve_linear(vjp, g)
@@ -119,7 +121,7 @@ class Implicit(_LinearAdjoint):
 
     def _solve_as_fixed_point(self, vjp: Callable[[Tensor], Tensor], g: Tensor) -> tuple[Tensor, Solution]:
         scale = torch.linalg.vector_norm(g, dim=1, keepdim=True)
-        unit = torch.where(scale > 0, g / scale, 0)
+        unit = torch.where(scale == 0, 0, g / scale)
         u, solution, _ = solve(
             lambda u: vjp(u) + unit, unit, (), solver=self.solver, layout=Layout(unit), compact=False
         )
@@ -133,7 +135,7 @@ class OneStep(_LinearAdjoint):
     Free, and biased: the part of the gradient that comes back through J is missing.
     """
 
-    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule) -> tuple[Tensor, Solution]:
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, Solution]:
         """Return g itself."""
         return g, unmeasured(g.shape[0], 0, g)
 
@@ -155,7 +157,7 @@ class Phantom(_LinearAdjoint):
         check_count("num_steps", self.num_steps)
         check_fraction("damping", self.damping)
 
-    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule) -> tuple[Tensor, Solution]:
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, Solution]:
         """Sum the series."""
         u = self.damping * g
         for _ in range(self.num_steps - 1):
@@ -187,7 +189,7 @@ class Shine(_LinearAdjoint):
             raise ValueError(f"adjoint=Shine() needs solver=Broyden(...), not {type(solver).__name__}.")
         return replace(solver, memory=max(solver.memory, solver.max_evals))
 
-    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule) -> tuple[Tensor, Solution]:
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, Solution]:
         """Apply the transposed inverse estimate."""
         assert isinstance(rule, BroydenRule)
         u = rule.apply_transposed(g)

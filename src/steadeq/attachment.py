@@ -60,7 +60,7 @@ def attach(
         record=record,
         inexact=inexact,
         point=point,
-        is_complete=sources.are_complete,
+        sources=sources,
     )
     return _Attach.apply(value, point.fz, attachment, *sources.tensors)  # pyright: ignore[reportReturnType]
 
@@ -78,7 +78,7 @@ class _Sources:
         stops = {(tensor.grad_fn, tensor.output_nr) for tensor in known}
         first: Any = point.first.grad_fn
         pending: list[Any] = [(point.fz.grad_fn, point.fz.output_nr)]
-        seen = {*pending}
+        seen = dict.fromkeys(pending)
         found: list[Tensor] = []
         self.are_complete = True
         while pending:
@@ -91,8 +91,9 @@ class _Sources:
                 # Made before f was evaluated: something that f closes over.
                 self.are_complete = False
             else:
-                following = set(node.next_functions) - seen
-                seen |= following
+                # In a fixed order, as checkpointing compares what two evaluations save.
+                following = [edge for edge in dict.fromkeys(node.next_functions) if edge not in seen]
+                seen.update(dict.fromkeys(following))
                 pending.extend(following)
         self.tensors = found + [tensor for tensor in known if (tensor.grad_fn, tensor.output_nr) in seen]
         self.exist = bool(self.tensors) or not self.are_complete
@@ -109,7 +110,7 @@ class _Attachment:
     record: BackwardRecord
     inexact: str | None
     point: Linearization
-    is_complete: bool
+    sources: _Sources
 
     def solve(self, g: Tensor) -> Tensor:
         """Return u without a graph, leaving the statistics in the record."""
@@ -117,7 +118,7 @@ class _Attachment:
             u, self.record.solution = self.cotangent(self.point.vjp, g.detach())
         return u
 
-    def differentiable_gradients(self, value: Tensor, sources: list[Tensor], g: Tensor) -> tuple[Tensor | None, ...]:
+    def differentiable_gradients(self, value: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the sources as part of a graph, for a second derivative.
 
         f is evaluated once more, now at the value as part of its graph, since J and the derivatives of f depend on it.
@@ -130,7 +131,7 @@ class _Attachment:
                 f"A second derivative through adjoint={self.inexact}() is not supported, as its gradient is an "
                 "approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled()."
             )
-        if not self.is_complete:
+        if not self.sources.are_complete:
             raise RuntimeError(
                 "A second derivative through adjoint=Implicit() needs every tensor that f depends on to be a leaf or "
                 "an input, but f closes over the result of another computation; pass it after z0 as an input, or use "
@@ -151,7 +152,7 @@ class _Attachment:
             cotangent=self.cotangent,
             record=BackwardRecord(),
         )
-        targets = [gated.get(id(source), source) for source in sources]
+        targets = [gated.get(id(source), source) for source in self.sources.tensors]
         gradients = torch.autograd.grad(point.fz, targets, u, create_graph=True, allow_unused=True)
         gate.is_open = True
         return gradients
@@ -165,20 +166,20 @@ class _Attach(torch.autograd.Function):
         ctx.attachment = attachment
         ctx.set_materialize_grads(False)
         value = value.view_as(value)
-        ctx.save_for_backward(value, *sources)
+        ctx.save_for_backward(value)
         return value
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         attachment: _Attachment = ctx.attachment
-        value, *sources = ctx.saved_tensors
-        (g,) = gradients
+        (value,), (g,) = ctx.saved_tensors, gradients
+        nothing = (None,) * len(attachment.sources.tensors)
         if g is None:
-            return None, None, None, *[None] * len(sources)
+            return None, None, None, *nothing
         with without_autocast(attachment.layout):
             if torch.is_grad_enabled():
-                return None, None, None, *attachment.differentiable_gradients(value, sources, g)
-            return None, attachment.solve(g), None, *[None] * len(sources)
+                return None, None, None, *attachment.differentiable_gradients(value, g)
+            return None, attachment.solve(g), None, *nothing
 
 
 class _Gate:

@@ -116,6 +116,10 @@ def frobenius_norm(
 
 def linearize(f: Callable[..., Any], z: Any, inputs: tuple[Any, ...]) -> tuple[Linearization, Layout]:
     """Return f around a constant point, and how its state lies in a matrix."""
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "The Jacobian cannot be looked at under torch.inference_mode(); use torch.no_grad() instead."
+        )
     layout = Layout(z)
     check_inputs(inputs, layout.batch_size)
     matrix = layout.pack(map_tensors(torch.Tensor.detach, z))

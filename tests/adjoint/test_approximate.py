@@ -199,7 +199,13 @@ def test_biased_gradients_still_descend_on_a_contraction(cell, x):
 
 @pytest.mark.parametrize(
     ("adjoint", "num_products"),
-    [(OneStep(), 0), (Phantom(1, 0.5), 0), (Phantom(5, 0.5), 4), (Shine(), 0), (Implicit(GMRES(max_evals=3, tol=0.0)), 3)],
+    [
+        (OneStep(), 0),
+        (Phantom(1, 0.5), 0),
+        (Phantom(5, 0.5), 4),
+        (Shine(), 0),
+        (Implicit(GMRES(max_evals=3, tol=0.0)), 3),
+    ],
     ids=["one_step", "phantom_1", "phantom_5", "shine", "implicit_3"],
 )
 def test_products_with_the_jacobian_are_as_many_as_the_record_says(adjoint, num_products, cell, x):

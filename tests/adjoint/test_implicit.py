@@ -28,9 +28,7 @@ def tanh_map(weight, bias=0.0):
 @each_backward_solver
 def test_gradcheck_with_respect_to_parameters_and_inputs(solver):
     def layer(weight, bias, x):
-        return fixed_point(
-            tanh_map(weight, bias), torch.zeros_like(x), x, solver=TIGHT, adjoint=Implicit(solver)
-        ).value
+        return fixed_point(tanh_map(weight, bias), torch.zeros_like(x), x, solver=TIGHT, adjoint=Implicit(solver)).value
 
     assert gradcheck(layer, (matrix(3, 0.7).requires_grad_(), leaf(3), leaf(2, 3)))
 

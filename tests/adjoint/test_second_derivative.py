@@ -173,7 +173,9 @@ def test_a_gradient_penalty_can_be_trained(sources):
 
 
 def test_the_second_backward_may_run_twice(sources):
-    value = fixed_point(tanh_map(sources[0]), torch.zeros_like(sources[1]), sources[1], solver=TIGHT, adjoint=EXACT).value
+    value = fixed_point(
+        tanh_map(sources[0]), torch.zeros_like(sources[1]), sources[1], solver=TIGHT, adjoint=EXACT
+    ).value
     first = torch.autograd.grad(energy(value), sources, create_graph=True)
     total = sum(gradient.square().sum() for gradient in first)
     once = torch.autograd.grad(total, sources, retain_graph=True)
@@ -217,6 +219,23 @@ def test_a_closed_over_sibling_of_an_input_is_refused(sources):
     value = fixed_point(f, torch.zeros_like(x), most, solver=TIGHT, adjoint=EXACT).value
     with pytest.raises(RuntimeError, match="closes over"):
         torch.autograd.grad(value.sum(), x, create_graph=True)
+
+
+def test_a_parameter_changed_in_place_since_the_solve_is_never_silently_used(sources):
+    # The shift is not saved by the graph of f, but evaluating f anew would see its new value.
+    weight, x = sources
+    shift = leaf(3)
+    f = lambda z, x: torch.tanh(z @ weight.T + shift + x)  # noqa: E731
+    value = fixed_point(f, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).value
+    expected = torch.autograd.grad(energy(value), x, retain_graph=True)[0]
+    with torch.no_grad():
+        shift += 1
+    try:
+        actual = torch.autograd.grad(energy(value), x, create_graph=True)[0]
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error)  # noqa: PT017
+    else:
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("adjoint", [OneStep(), Phantom(), Shine()], ids=["OneStep", "Phantom", "Shine"])

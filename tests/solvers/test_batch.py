@@ -220,9 +220,7 @@ class TestCompaction:
     def test_such_a_closure_with_compaction_forced_is_refused_with_a_hint(self, batch_size):
         problem = mixed(torch.float64, batch_size)
         with pytest.raises((ValueError, RuntimeError), match=r"whole\s+batch.*pass it as an input.*compact=False"):
-            fixed_point(
-                lambda z: problem.f(z, *problem.inputs), problem.z0, solver=Picard(max_evals=60), compact=True
-            )
+            fixed_point(lambda z: problem.f(z, *problem.inputs), problem.z0, solver=Picard(max_evals=60), compact=True)
 
     def test_an_error_of_f_itself_is_not_blamed_on_compaction(self):
         def f(z, x):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..solution import Solution
-from .base import AbstractSolver, Rule, check_count
+from .base import WINDOW, AbstractSolver, Rule, check_count
 from .history import combine
 from .krylov import Arnoldi, LeastResidual, unit
 from .loop import Progress
@@ -63,8 +63,14 @@ class GMRES(AbstractSolver):
         scale = torch.linalg.vector_norm(b, dim=1)
         u, rest = torch.zeros_like(b), unit(b, scale)
         # What the bookkeeping carries as the value is the number of products behind the best residual.
+        # Within one Krylov space the residual may stand still up to the last product.
+        num_quiet_windows = 1 + min(self.memory, b.shape[1]) // WINDOW
         progress = Progress(
-            torch.zeros_like(scale)[:, None], (scale != 0).to(scale.dtype), self, torch.finfo(b.dtype).eps
+            torch.zeros_like(scale)[:, None],
+            (scale != 0).to(scale.dtype),
+            self,
+            torch.finfo(b.dtype).eps,
+            num_quiet_windows,
         )
         while progress.goes_on:
             num_before = progress.num_evals

@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 
 
+MAX_WEIGHT = 1e8
+"""Weights are pure numbers; larger ones come from systems that are singular up to rounding."""
+
+
 class History:
     """The last `capacity` vectors pushed, in a ring that is written in place.
 
@@ -133,9 +137,9 @@ def combine(base: Tensor, weights: Tensor, columns: Tensor, *, scale: float = 1.
 
 
 def solve_small(table: Tensor, right: Tensor) -> Tensor:
-    """Solve (B, m, m) systems for (B, m) right-hand sides; what has no finite solution gets weight zero."""
+    """Solve (B, m, m) systems for (B, m) right-hand sides; what has no sane solution gets weight zero."""
     weights = torch.linalg.solve_ex(table, right[..., None])[0][..., 0]
-    return weights.nan_to_num(0.0, 0.0, 0.0)
+    return torch.where(weights.abs() < MAX_WEIGHT, weights, 0)
 
 
 class Diagonals:

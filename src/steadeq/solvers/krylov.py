@@ -78,12 +78,14 @@ class LeastResidual:
         size = space.capacity + 1
         self._normals = space.norm.new_zeros(space.norm.shape[0], size, size)
         self._normals[:, 0, 0] = 1
+        self._least_norm = torch.ones_like(space.norm)
 
     def extend(self, along: Tensor, norm: Tensor) -> Tensor:
         """Take in a new Hessenberg column of the operator; return the (B,) norm of the least residual."""
         size = self._space.size
         normal = self._normals[:, size - 1, :size]
-        cosine, sine = rotation(norm, normal[:, -1] - torch.linalg.vecdot(normal, along))
+        cosine, sine = rotation(normal, normal[:, -1], along, norm, self._least_norm)
+        self._least_norm = torch.where(norm > 0, torch.minimum(self._least_norm, norm), self._least_norm)
         torch.mul(normal, cosine[:, None], out=self._normals[:, size, :size])
         self._normals[:, size, size] = sine
         return self._space.norm * self._normals[:, size, 0].abs()
@@ -110,14 +112,23 @@ class LeastResidual:
         return solution[:, :size] * is_used[:, 0], solution[:, size:] * normal
 
 
-def rotation(norm: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of the angle from (1, 0) to (norm, slope).
+def rotation(
+    normal: Tensor, last: Tensor, along: Tensor, norm: Tensor, least_norm: Tensor | float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine by which the normal of a Hessenberg matrix of I - operator turns with a new column.
 
-    Both vanish where I - operator is singular on the Krylov space: there is no angle then, and the residual stays what
-    it was.
+    Args:
+        normal: (B, size) unit normal so far.
+        last: (B,) its last entry.
+        along: (B, size) new column of the operator along the basis.
+        norm: (B,) new entry below it.
+        least_norm: The smallest such entry before, by which rounding errors were magnified.
     """
-    is_regular = (norm != 0) | (slope != 0)
-    norm = torch.where(is_regular, norm, 1)
+    slope = last - torch.linalg.vecdot(normal, along)
+    # A slope of rounding noise and a norm of zero: I - operator is singular on the space, and the residual stays.
+    noise = 100 * torch.finfo(norm.dtype).eps * (1 + torch.linalg.vector_norm(along, dim=1)) / least_norm
+    is_singular = (norm == 0) & (slope.abs() <= noise)
+    norm, slope = torch.where(is_singular, 1, norm), torch.where(is_singular, 0, slope)
     length = torch.hypot(norm, slope)
     return norm / length, slope / length
 

@@ -137,13 +137,13 @@ class Progress:
         """Handle an evaluation at which some row finished, failed or did not improve."""
         # The quotient overflows where f vanishes and z does not; only a NaN tells that f itself was not finite.
         residual = residual.clamp(max=torch.finfo(residual.dtype).max)
-        better = residual < self._upper
+        # A norm of z that overflows makes any residual look small.
+        is_finite = torch.linalg.vector_norm(z, dim=1).isfinite() & ~residual.isnan()
+        better = (residual < self._upper) & is_finite
         self._best = torch.where(better[:, None], z, self._best)
         if max_growth != math.inf:
             self.rejected = residual > max_growth * self._upper
         self._upper = torch.where(better, residual, self._upper)
-        # A norm of z that overflows makes any residual look small.
-        is_finite = torch.linalg.vector_norm(z, dim=1).isfinite() & ~residual.isnan()
         self._finish((residual <= self._tol) & is_finite, Status.CONVERGED)
         self._finish(~is_finite, Status.NON_FINITE)
 

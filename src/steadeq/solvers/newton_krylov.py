@@ -155,7 +155,7 @@ class NewtonKrylovRule(Rule):
         is_column = probing[:, None] & (positions[:-1] == self._size[:, None])
         self._hessenberg = torch.where(is_column[:, None], column[:, :, None], self._hessenberg)
         last = self._normal.gather(1, self._size[:, None])[:, 0]
-        cosine, sine = rotation(norm, last - torch.linalg.vecdot(self._normal, along))
+        cosine, sine = rotation(self._normal, last, along, norm)
         normal = self._normal * cosine[:, None] + is_new * sine[:, None]
         self._normal = torch.where(probing[:, None], normal, self._normal)
         self._size = size

@@ -1,0 +1,411 @@
+import dataclasses
+
+import pytest
+import torch
+from problems import affine, mixed, near_critical, tanh_network
+
+import steadeq.solvers.anderson
+from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
+from steadeq.solution import ConvergenceError, Solution
+from steadeq.solvers import AbstractSolver
+
+SOLVERS = [Picard, Anderson, Broyden, NewtonKrylov, GMRES]
+
+
+def solve(problem, solver, **options):
+    return fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver, **options)
+
+
+class TestNonFinite:
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_the_first_evaluation(self, solver, bad):
+        z0 = torch.randn(3, 2)
+        solution = fixed_point(lambda z: torch.full_like(z, bad), z0, solver=solver())
+        assert solution.status.tolist() == [Status.NON_FINITE] * 3
+        assert solution.num_evals.tolist() == [1] * 3
+        assert solution.residual.isinf().all()
+        assert torch.equal(solution.value, z0)
+        assert not solution.converged.any()
+
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_a_single_bad_element_is_enough(self, solver, bad):
+        f = lambda z: torch.cat([0.5 * z[:, :-1] + 1, torch.full_like(z[:, -1:], bad)], dim=1)  # noqa: E731
+        solution = fixed_point(f, torch.zeros(2, 4), solver=solver())
+        assert solution.status.tolist() == [Status.NON_FINITE] * 2
+
+    def test_an_overflow_on_the_way_ends_with_the_best_finite_point(self):
+        solution = fixed_point(lambda z: z**2 + 2, torch.ones(2, 1), solver=Picard(max_evals=50))
+        assert solution.status.tolist() == [Status.NON_FINITE] * 2
+        assert solution.value.isfinite().all()
+        assert solution.residual.isfinite().all()
+        assert solution.num_evals.max() < 20
+        assert torch.equal(solution.residual, solution.trace.amin(0))
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_a_start_that_is_not_finite_is_reported(self, solver):
+        problem = affine(torch.float64, 3)
+        z0 = problem.z0.clone()
+        z0[1] = float("nan")
+        solution = fixed_point(problem.f, z0, *problem.inputs, solver=solver(max_evals=60))
+        assert solution.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_an_infinite_start_under_a_bounded_map_is_not_called_converged_at_once(self, solver):
+        solution = fixed_point(torch.tanh, torch.full((1, 2), float("inf")), solver=solver(max_evals=5))
+        assert not solution.converged.any()
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_an_image_that_vanishes_is_finite(self, solver, dtype):
+        # A dead ReLU: f is exactly zero at a large point, and the relative residual is beyond any number.
+        z0 = torch.tensor([[10.0], [1e6], [2.0]], dtype=dtype)
+        solution = fixed_point(lambda z: torch.relu(5 - 0.5 * z), z0, solver=solver(max_evals=50, tol=1e-5))
+        assert solution.converged.all()
+        torch.testing.assert_close(solution.value, torch.full_like(z0, 10 / 3), rtol=1e-4, atol=0)
+
+    def test_half_precision_overflow_is_found(self):
+        solution = fixed_point(lambda z: 100 * z + 1, torch.ones(2, 3, dtype=torch.float16), solver=Picard())
+        assert solution.status.tolist() == [Status.NON_FINITE] * 2
+        assert solution.value.isfinite().all()
+
+
+class TestStagnation:
+    @pytest.mark.parametrize("make", [affine, near_critical, tanh_network], ids=lambda make: make.__name__)
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_a_tolerance_below_the_precision_ends_at_the_rounding_limit(self, solver, make):
+        problem = make(torch.float32, 4)
+        if solver is GMRES and not problem.is_affine:
+            pytest.skip("for affine maps")
+        solution = solve(problem, solver(max_evals=3000, tol=1e-12))
+        exact_hit = solution.residual <= 1e-12
+        assert (solution.status == torch.where(exact_hit, int(Status.CONVERGED), int(Status.STAGNATED))).all()
+        assert (solution.num_evals < 3000).all()
+        assert (solution.residual < 1e-5).all()
+        assert (problem.error(solution.value) < 20 * problem.condition * 1.2e-7).all()
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_half_precision_states_stagnate_at_theirs(self, solver, dtype):
+        problem = affine(dtype, 4)
+        solution = solve(problem, solver(max_evals=500, tol=1e-7))
+        assert (solution.num_evals < 500).all()
+        assert set(solution.status.tolist()) <= {Status.STAGNATED, Status.CONVERGED}
+        assert (solution.residual < 4 * torch.finfo(dtype).eps).all()
+
+    def test_an_orbit_of_period_two(self):
+        f = lambda z, c: 2 * c - z  # noqa: E731
+        c = torch.tensor([[5.0], [7.0], [-3.0]])
+        solution = fixed_point(f, c + 1, c, solver=Picard(max_evals=1000, tol=1e-3))
+        assert solution.status.tolist() == [Status.STAGNATED] * 3
+        assert (solution.num_evals <= 100).all()
+        assert solution.value.isfinite().all()
+        # One half step ends the orbit, and so does Anderson's first secant.
+        assert fixed_point(f, c + 1, c, solver=Picard(tol=1e-3, damping=0.5)).converged.all()
+        assert fixed_point(f, c + 1, c, solver=Anderson(tol=1e-3)).converged.all()
+
+    @pytest.mark.parametrize("solver", [Picard(max_evals=1200, tol=1e-6), Anderson(max_evals=1200, tol=1e-6, memory=2)])
+    def test_slow_progress_is_not_stagnation(self, solver):
+        solution = solve(near_critical(torch.float64, 2), solver)
+        assert solution.converged.all()
+        assert (solution.num_evals > 50).all()
+
+    def test_a_residual_that_rises_before_it_falls_is_not_stagnation(self):
+        # A Jordan block of size 12 with eigenvalue 0.6 lets errors grow for tens of evaluations.
+        n = 12
+        matrix = 0.6 * torch.eye(n, dtype=torch.float64) + torch.diag(torch.ones(n - 1, dtype=torch.float64), 1)
+        b = torch.zeros(1, n, dtype=torch.float64)
+        b[0, -1] = 1
+        solution = fixed_point(lambda z: z @ matrix.T + b, torch.zeros_like(b), solver=Picard(max_evals=300, tol=1e-8))
+        assert solution.converged.all()
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_a_tolerance_of_zero_never_stagnates(self, solver):
+        solution = solve(near_critical(torch.float32, 3), solver(max_evals=90, tol=0))
+        assert (solution.status != Status.STAGNATED).all()
+
+
+class TestLimit:
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_it_is_a_status_and_no_exception(self, solver):
+        solution = solve(near_critical(torch.float64, 3), solver(max_evals=4, tol=1e-8))
+        assert solution.status.tolist() == [Status.MAX_EVALS] * 3
+        assert solution.num_evals.tolist() == [4] * 3
+        assert (solution.residual > 1e-8).all()
+
+    def test_raising_is_on_request(self):
+        with pytest.raises(ConvergenceError) as error:
+            solve(near_critical(torch.float64, 3), Picard(max_evals=4)).raise_if_failed()
+        text = str(error.value)
+        assert "3 of 3 samples MAX_EVALS" in text
+        assert Status.MAX_EVALS.message in text
+        assert "Largest relative residual" in text
+
+    def test_a_converged_solution_is_returned_as_it_is(self):
+        solution = solve(affine(torch.float64, 3), Anderson())
+        assert solution.raise_if_failed() is solution
+
+    def test_every_kind_of_failure_is_counted(self):
+        f = lambda z, kind: torch.where(  # noqa: E731
+            kind == 0,
+            0.5 * z + 1,
+            torch.where(kind == 1, 10 - z, torch.where(kind == 2, z * float("nan"), 0.999 * z + 1)),
+        )
+        kind = torch.tensor([[0], [1], [2], [3], [3]])
+        solution = fixed_point(f, torch.ones(5, 1, dtype=torch.float64), kind, solver=Picard(max_evals=60, tol=1e-4))
+        expected = [Status.CONVERGED, Status.STAGNATED, Status.NON_FINITE, Status.MAX_EVALS, Status.MAX_EVALS]
+        assert solution.status.tolist() == expected
+        with pytest.raises(ConvergenceError) as error:
+            solution.raise_if_failed()
+        for part in ("2 of 5 samples MAX_EVALS", "1 of 5 samples NON_FINITE", "1 of 5 samples STAGNATED"):
+            assert part in str(error.value)
+        assert "CONVERGED" not in str(error.value)
+
+
+class TestReports:
+    @pytest.mark.parametrize("status", list(Status))
+    def test_every_status_says_what_happened_in_a_sentence(self, status):
+        assert status.message.endswith(".")
+        assert status.message[0].isupper()
+
+    def test_failures_say_what_to_do(self):
+        assert "max_evals" in Status.MAX_EVALS.message
+        assert "tol" in Status.MAX_EVALS.message
+        assert "damping" in Status.NON_FINITE.message
+        assert "dtype" in Status.STAGNATED.message
+
+    def test_messages_differ(self):
+        assert len({status.message for status in Status}) == len(Status) == 4
+
+    def test_text_gives_counts_and_no_tensors(self):
+        solution = solve(mixed(torch.float64, 9), Picard(max_evals=20, tol=1e-3))
+        count = int(solution.converged.sum())
+        assert 0 < count < 9
+        assert f"{count} of 9 samples converged in 20 evaluations" in str(solution)
+        assert f"{count} CONVERGED, {9 - count} MAX_EVALS" in repr(solution)
+        assert "tensor" not in repr(solution)
+
+    def test_a_solution_is_frozen_and_made_by_keyword(self):
+        solution = solve(affine(torch.float64, 1), Anderson())
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            solution.value = None
+        with pytest.raises(TypeError):
+            Solution(solution.value, solution.residual, solution.num_evals, solution.status, solution.trace)
+
+    def test_statistics_lie_with_the_state(self):
+        solution = solve(affine(torch.float64, 3), Anderson())
+        assert solution.status.dtype == solution.num_evals.dtype == torch.int64
+        assert solution.converged.dtype == torch.bool
+        assert solution.residual.dtype == solution.trace.dtype == torch.float64
+        assert {solution.residual.shape, solution.status.shape, solution.num_evals.shape} == {(3,)}
+        assert not solution.residual.requires_grad
+        assert not solution.trace.requires_grad
+        assert solution.backward is None
+
+
+def plateau(z, center):
+    """A map whose residual is flat far from its fixed point, so that secants through it end in a region without one.
+
+    Plain iteration walks to the center; a step that leaves the valley is driven away for good.
+    """
+    valley = z - 0.5 * torch.tanh(z - center)
+    return torch.where((z - center).abs() < 30, valley, 3 * z.abs() + 500)
+
+
+class TestSafeguard:
+    center = torch.tensor([[100.0], [100.0], [100.0]], dtype=torch.float64)
+    start = torch.tensor([[104.0], [100.5], [106.0]], dtype=torch.float64)
+    solver = Anderson(max_evals=100, tol=1e-8)
+
+    def test_without_it_the_sample_is_lost(self, monkeypatch):
+        monkeypatch.setattr(steadeq.solvers.anderson._AndersonRule, "max_growth", float("inf"))
+        solution = fixed_point(plateau, self.start, self.center, solver=self.solver)
+        assert solution.converged.tolist() == [False, True, False]
+
+    @pytest.mark.parametrize("compact", [False, True])
+    def test_it_brings_a_sample_back(self, compact):
+        solution = fixed_point(plateau, self.start, self.center, solver=self.solver, compact=compact)
+        assert solution.converged.all()
+        torch.testing.assert_close(solution.value, self.center, rtol=1e-7, atol=0)
+        # It was thrown out, and came back.
+        assert solution.trace[:, 0].max() > 10 * solution.trace[0, 0]
+
+    def test_a_rescued_sample_does_not_touch_its_neighbors(self):
+        together = fixed_point(plateau, self.start, self.center, solver=self.solver, compact=False)
+        for sample in range(3):
+            row = slice(sample, sample + 1)
+            alone = fixed_point(plateau, self.start[row], self.center[row], solver=self.solver)
+            assert torch.equal(alone.value, together.value[row])
+            assert torch.equal(alone.num_evals, together.num_evals[row])
+
+    def test_the_step_after_a_rejection_is_the_plain_one(self):
+        z, fz = torch.randn(2, 5, 3, 4, dtype=torch.float64)
+        rule = Anderson(max_evals=30).start(z[0], 1e-16)
+        with torch.no_grad():
+            for k in range(4):
+                rule.advance(z[k], fz[k], fz[k] - z[k], None)
+            following = rule.advance(z[4], fz[4], fz[4] - z[4], torch.tensor([False, True, False]))
+        # Back at the evaluation before the rejected one, without history.
+        torch.testing.assert_close(following[1], fz[3, 1])
+        assert not torch.allclose(following[0], fz[3, 0])
+
+    def test_a_broyden_step_after_a_rejection_is_the_plain_one(self):
+        z, fz = torch.randn(2, 5, 3, 4, dtype=torch.float64)
+        rule = Broyden(max_evals=30).start(z[0], 1e-16)
+        with torch.no_grad():
+            for k in range(4):
+                rule.advance(z[k], fz[k], fz[k] - z[k], None)
+            following = rule.advance(z[4], fz[4], fz[4] - z[4], torch.tensor([False, True, False]))
+        torch.testing.assert_close(following[1], fz[3, 1])
+        assert not torch.allclose(following[0], fz[3, 0])
+
+
+class TestDegenerateHistories:
+    @pytest.mark.parametrize("ridge", [None, 0.0])
+    def test_differences_that_vanish_do_not_break_the_batch(self, ridge):
+        # Sample 0 is constant: its residual is zero after one step, and tol = 0 keeps everyone going.
+        problem = mixed(torch.float64, 4)
+        gain = torch.tensor([[0.0], [1.0], [1.0], [1.0]], dtype=torch.float64)
+        f = lambda z, gain, radius, b: gain * problem.f(z, radius, b) + 1  # noqa: E731
+        solution = fixed_point(f, problem.z0, gain, *problem.inputs, solver=Anderson(max_evals=25, tol=0, ridge=ridge))
+        assert solution.value.isfinite().all()
+        assert torch.equal(solution.value[0], torch.ones(6, dtype=torch.float64))
+        assert (solution.residual < 1e-6).all()
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_going_on_at_the_rounding_limit_keeps_the_best_point(self, solver):
+        # Differences are noise there, and Gram matrices singular.
+        problem = affine(torch.float32, 5)
+        solution = solve(problem, solver(max_evals=300, tol=0))
+        assert solution.value.isfinite().all()
+        assert (solution.residual < 1e-6).all()
+        assert (problem.error(solution.value) < 1e-5).all()
+
+    @pytest.mark.parametrize("solver", [Anderson, Broyden, NewtonKrylov, GMRES])
+    def test_more_memory_than_dimensions_is_harmless(self, solver):
+        slope = torch.tensor([[0.5], [-2.0], [0.9]], dtype=torch.float64)
+        solution = fixed_point(
+            lambda z, slope: slope * z + 1, torch.zeros_like(slope), slope, solver=solver(tol=1e-10, memory=30)
+        )
+        assert solution.converged.all()
+        torch.testing.assert_close(solution.value, 1 / (1 - slope))
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_the_identity_is_solved_by_every_start(self, solver):
+        z0 = torch.randn(3, 4)
+        solution = fixed_point(lambda z: z, z0, solver=solver(tol=0))
+        assert solution.converged.all()
+        assert solution.num_evals.tolist() == [1] * 3
+        assert torch.equal(solution.value, z0)
+
+    @pytest.mark.parametrize("solver", [Picard, Anderson, Broyden, NewtonKrylov])
+    def test_a_constant_map_takes_two_evaluations(self, solver):
+        x = torch.randn(3, 4)
+        solution = fixed_point(lambda z, x: x.clone(), torch.zeros(3, 4), x, solver=solver(tol=0))
+        assert solution.num_evals.tolist() == [2] * 3
+        assert torch.equal(solution.value, x)
+
+    @pytest.mark.parametrize("solver", [Anderson, Broyden, NewtonKrylov])
+    def test_a_shift_has_no_fixed_point_and_no_nan(self, solver):
+        # All residuals are equal, so that every difference of them is zero.
+        solution = fixed_point(lambda z: z + 1, torch.zeros(2, 3), solver=solver(max_evals=50, tol=1e-6))
+        assert set(solution.status.tolist()) <= {Status.MAX_EVALS, Status.STAGNATED}
+        assert solution.trace.isfinite().all()
+        assert (solution.value.abs() < 1e30).all()
+
+
+def refusal(make, kind=ValueError):
+    with pytest.raises(kind) as error:
+        make()
+    text = str(error.value)
+    assert text.endswith(".")
+    assert "\n" not in text
+    return text
+
+
+class TestHyperParameters:
+    @pytest.mark.parametrize("tol", [-1e-3, float("nan"), float("inf"), -float("inf")])
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_tol(self, solver, tol):
+        text = refusal(lambda: solver(tol=tol))
+        assert text.startswith(f"tol is {tol!r}")
+        assert "finite number >= 0" in text
+
+    @pytest.mark.parametrize("name", ["max_evals", "memory"])
+    @pytest.mark.parametrize(
+        ("value", "kind"), [(0, ValueError), (-3, ValueError), (1.5, TypeError), (True, TypeError)]
+    )
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_counts(self, solver, name, value, kind):
+        if solver is Picard and name == "memory":
+            pytest.skip("has no memory")
+        text = refusal(lambda: solver(**{name: value}), kind)
+        assert text.startswith(f"{name} is {value!r}")
+        assert "integer >= 1" in text
+
+    @pytest.mark.parametrize("value", [None, "10", 3.0])
+    def test_counts_of_other_types(self, value):
+        assert refusal(lambda: Picard(max_evals=value), TypeError).startswith(f"max_evals is {value!r}")
+
+    @pytest.mark.parametrize("value", [0, 1.5, -0.5, float("nan")])
+    @pytest.mark.parametrize(("solver", "name"), [(Picard, "damping"), (Anderson, "mixing")])
+    def test_fractions(self, solver, name, value):
+        text = refusal(lambda: solver(**{name: value}))
+        assert text.startswith(f"{name} is {value!r}")
+        assert "(0, 1]" in text
+
+    @pytest.mark.parametrize("value", [-1e-8, float("nan"), float("inf")])
+    def test_ridge(self, value):
+        text = refusal(lambda: Anderson(ridge=value))
+        assert text.startswith(f"ridge is {value!r}")
+        assert ">= 0" in text
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_what_is_allowed_at_the_edge(self, solver):
+        solver(max_evals=1, tol=0)
+        Anderson(memory=1, mixing=1, ridge=0)
+        Picard(damping=1)
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_unknown_names_are_refused(self, solver):
+        with pytest.raises(TypeError, match="max_iter"):
+            solver(max_iter=10)
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_positions_are_refused(self, solver):
+        with pytest.raises(TypeError):
+            solver(10)
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_solvers_are_frozen_comparable_and_hashable(self, solver):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            solver().max_evals = 3
+        assert solver(max_evals=7) == solver(max_evals=7) != solver(max_evals=8)
+        assert hash(solver(max_evals=7)) == hash(solver(max_evals=7))
+        assert dataclasses.replace(solver(), max_evals=9).max_evals == 9
+
+    def test_changing_a_solver_checks_it_again(self):
+        with pytest.raises(ValueError, match="tol is -1"):
+            dataclasses.replace(Anderson(), tol=-1)
+
+    def test_the_abstract_solver_is_abstract(self):
+        with pytest.raises(TypeError, match="abstract"):
+            AbstractSolver()
+
+    @pytest.mark.parametrize("solver", ["anderson", Anderson, None, {"max_evals": 3}])
+    def test_what_is_no_solver_is_refused(self, solver):
+        text = refusal(lambda: fixed_point(torch.cos, torch.zeros(1, 1), solver=solver), TypeError)
+        assert text.startswith(f"solver is {solver!r}")
+        assert "Anderson()" in text
+
+    def test_unknown_options_of_fixed_point_are_refused(self):
+        with pytest.raises(TypeError, match="tolerance"):
+            fixed_point(torch.cos, torch.zeros(1, 1), tolerance=1e-3)
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_a_solver_may_be_used_again(self, solver):
+        problem, method = tanh_network(torch.float64, 3), solver(max_evals=20, tol=1e-6)
+        first, second = solve(problem, method), solve(problem, method)
+        assert torch.equal(first.value, second.value)
+        assert torch.equal(first.trace, second.trace)
