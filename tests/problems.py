@@ -14,8 +14,8 @@ DIM = 6
 class Problem:
     """Find z = f(z, *inputs) for a batch of (B, D) states.
 
-    `radius` and `condition` are the largest spectral radius of J and the largest norm of (I - J)^-1 over the samples, at
-    the solution and in float64: the error of a point is about its residual times the condition.
+    `radius` and `condition` are the largest spectral radius of J and the largest norm of (I - J)^-1 over the samples,
+    at the solution and in float64: the error of a point is about its residual times the condition.
     """
 
     name: str

@@ -71,7 +71,7 @@ def fixed_point(
         solver=solver,
         layout=layout,
         compact=is_compact,
-        f_solve=under_autocast(f_solve or f, layout),
+        f_solve=under_autocast(f if f_solve is None else f_solve, layout),
     )
     with without_autocast(layout):
         value, statistics = adjoint.run(problem)

@@ -26,7 +26,9 @@ class Linearization:
             self.z = z if z.requires_grad else z.detach().requires_grad_()
             # The first node of the graph of f, by which nodes made inside of f are told from older ones.
             self.first = self.z.view_as(self.z)
-            self.fz = layout.pack_image(f(layout.unpack(self.first), *inputs), z.shape[0])
+            image = layout.pack_image(f(layout.unpack(self.first), *inputs), z.shape[0])
+            # If f hands on a leaf, a view of it has the node that leads there.
+            self.fz = image.view_as(image) if image.is_leaf else image
         self._transposed: tuple[Tensor, Tensor] | None = None
 
     def vjp(self, u: Tensor, *, create_graph: bool = False) -> Tensor:

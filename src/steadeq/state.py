@@ -160,6 +160,7 @@ class Layout:
         self._orders = [_memory_order(tensor) for tensor in tensors]
         self._is_single = isinstance(z0, Tensor)
         self._is_plain = self._is_single and self._orders[0] is None and self.dtypes[0] == self.dtype
+        self._is_matrix = self._is_plain and first.dim() == 2
 
     @property
     def rounds(self) -> bool:
@@ -175,7 +176,7 @@ class Layout:
     def pack(self, tree: Any) -> Tensor:
         """Return the (B, D) matrix of a state."""
         if self._is_plain:
-            return tree.reshape(tree.shape[0], -1)
+            return tree if self._is_matrix else tree.reshape(tree.shape[0], -1)
         parts = []
         for leaf, order in zip(aligned_leaves(tree, self.tree), self._orders, strict=True):
             flat = leaf if order is None else leaf.permute(order)
@@ -184,6 +185,8 @@ class Layout:
 
     def unpack(self, matrix: Tensor) -> Any:
         """Return the state that a matrix (of any number of rows) stands for, by views where dtypes allow."""
+        if self._is_matrix:
+            return matrix
         rows = matrix.shape[0]
         if self._is_plain:
             return matrix.reshape(rows, *self.shapes[0])

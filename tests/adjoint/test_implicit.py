@@ -144,6 +144,34 @@ def test_a_map_that_ignores_its_state_has_the_ordinary_gradient():
     torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("make_input", [lambda x: x, torch.sin], ids=["leaf", "computed"])
+def test_a_map_that_returns_its_input_has_the_gradient_of_the_identity(make_input):
+    x = leaf(3, 4)
+    y = make_input(x)
+    value = fixed_point(lambda z, y: y, torch.zeros_like(y), y, solver=TIGHT).value
+    torch.testing.assert_close(torch.autograd.grad(energy(value), y), torch.autograd.grad(energy(y), y))
+
+
+def test_states_may_have_no_dimension_but_the_batch():
+    x = leaf(5)
+    value = fixed_point(lambda z, x: torch.tanh(0.5 * z + x), torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).value
+    value.sum().backward()
+    slope = 1 - value.detach() ** 2
+    torch.testing.assert_close(x.grad, slope / (1 - 0.5 * slope))
+
+
+def test_the_start_may_be_the_input_a_broadcast_or_an_inference_tensor():
+    cell, x = TanhCell(4), leaf(3, 4)
+    with torch.inference_mode():
+        inferred = torch.ones(3, 4, dtype=torch.float64)
+    gradients = []
+    for z0 in (torch.zeros_like(x), x, torch.ones(1, 1, dtype=torch.float64).expand(3, 4), inferred):
+        value = fixed_point(cell, z0, x, solver=TIGHT, adjoint=EXACT).value
+        gradients.append(torch.autograd.grad(energy(value), [*cell.parameters(), x]))
+    for other in gradients[1:]:
+        assert largest_error(other, gradients[0]) < 1e-10
+
+
 @pytest.mark.parametrize("trained", ["weight", "bias", "x"])
 def test_each_source_may_be_the_only_one_that_requires_a_gradient(trained):
     cell, x = TanhCell(4), leaf(3, 4)

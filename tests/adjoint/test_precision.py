@@ -102,8 +102,8 @@ def test_every_solver_runs_under_autocast(solver, backward_inside, cell, x):
 
 @pytest.mark.parametrize("solver", [SOLVERS[name] for name in ("picard", "anderson", "broyden")])
 def test_the_arithmetic_of_a_solver_is_not_autocast(solver):
-    # A cell that does nothing in bfloat16: autocast may not change a single bit of its solution and gradient. (Newton is
-    # left out: it takes longer differences where f may be that coarse.)
+    # A cell that does nothing in bfloat16: autocast may not change a single bit of its solution and gradient.
+    # Newton is left out: it takes longer differences where f may be that coarse.
     cell, x = TanhCell(16, 0.8, torch.float32), leaf(6, 16, dtype=torch.float32)
     exempt = lambda z, x: torch.tanh((z[:, None] * cell.weight).sum(dim=2) + x)  # noqa: E731
     results = []

@@ -226,7 +226,7 @@ class TestCompaction:
         def f(z, x):
             raise RuntimeError("my own error")
 
-        with pytest.raises(RuntimeError, match="^my own error$"):
+        with pytest.raises(RuntimeError, match=r"^my own error$"):
             fixed_point(f, torch.zeros(8, 2), torch.zeros(8, 2), compact=True)
 
     @pytest.mark.parametrize("solver", SOLVERS, ids=repr)

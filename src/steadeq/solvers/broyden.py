@@ -73,9 +73,12 @@ class BroydenRule(Rule):
         # The table holds s_i . y_j where pair j is not older than pair i (y is the change of g), and s_i . df_j where
         # it is; an entry never changes while both of its pairs are in the window.
         row, column = products(df, newest), products(s, g - g_last)
-        row[:, slot] = column[:, slot]
+        row.select(1, slot).copy_(column.select(1, slot))
         self._system = self._tiny[size] + self._table.write(slot, size, row=row, column=column)
-        return combine(fz, solve_small(self._system, products(s, g)), df, scale=-1.0)
+        weights = solve_small(self._system, products(s, g))
+        # Weights are pure numbers; huge ones come from pairs with s . y = 0 up to rounding, which tell nothing.
+        is_sane = weights.abs().amax(dim=1, keepdim=True) < 1e8
+        return combine(fz, torch.where(is_sane, weights, 0), df, scale=-1.0)
 
     def apply_transposed(self, u: Tensor) -> Tensor:
         """Return -Hᵀ u for a (B, D) matrix, with H the estimate of the inverse of J - I."""

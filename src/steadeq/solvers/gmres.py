@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..solution import Solution
+from ..solution import Solution, Status
 from .base import WINDOW, AbstractSolver, Rule, check_count
 from .history import combine
 from .krylov import Arnoldi, LeastResidual, unit
@@ -62,6 +62,7 @@ class GMRES(AbstractSolver):
         """
         scale = torch.linalg.vector_norm(b, dim=1)
         u, rest = torch.zeros_like(b), unit(b, scale)
+        broken = torch.zeros_like(scale)
         # What the bookkeeping carries as the value is the number of products behind the best residual.
         # Within one Krylov space the residual may stand still up to the last product.
         num_quiet_windows = 1 + min(self.memory, b.shape[1]) // WINDOW
@@ -80,8 +81,20 @@ class GMRES(AbstractSolver):
                 residual = least.extend(*space.extend(operator(space.newest)))
                 progress.record(torch.full_like(residual, progress.num_evals + 1)[:, None], residual)
             used = (progress.values()[:, 0].long() - num_before).clamp(min=0)
-            weights, rest_weights = least.minimize(used)
+            weights, rest_weights, kept = least.minimize(used)
+            is_broken = (used > 0) & ~(kept <= (2 * progress.residuals()).clamp(min=self.tol))
+            if bool(is_broken.any()):
+                # The last column made the system singular up to rounding; what came before it stands.
+                weights, rest_weights, kept = least.minimize(torch.where(is_broken, used - 1, used))
+                broken = torch.where(is_broken, kept, broken)
             u = combine(u, weights, space.basis[:, : space.size])
             if progress.goes_on:
                 rest = torch.bmm(rest_weights[:, None], space.basis)[:, 0]
-        return u * scale[:, None], progress.conclude()
+        solution = progress.conclude()
+        is_broken = broken > solution.residual
+        is_misjudged = is_broken & solution.converged & (broken > self.tol)
+        return u * scale[:, None], replace(
+            solution,
+            residual=torch.where(is_broken, broken, solution.residual),
+            status=torch.where(is_misjudged, int(Status.STAGNATED), solution.status),
+        )

@@ -10,10 +10,6 @@ import torch
 from torch import Tensor
 
 
-MAX_WEIGHT = 1e8
-"""Weights are pure numbers; larger ones come from systems that are singular up to rounding."""
-
-
 class History:
     """The last `capacity` vectors pushed, in a ring that is written in place.
 
@@ -39,7 +35,7 @@ class History:
         """The (B, columns, D) window, in the order of slots."""
         if self._buffer is None:
             return torch.stack(self._list, dim=1)
-        return self._buffer[:, : len(self)]
+        return self._buffer if self._num_pushed >= self._capacity else self._buffer.narrow(1, 0, self._num_pushed)
 
     def push_difference(self, new: Tensor, old: Tensor) -> Tensor:
         """Add new - old, dropping the oldest vector when full; return the vector added."""
@@ -50,7 +46,7 @@ class History:
             return difference
         if self._buffer is None:
             self._buffer = new.new_empty(new.shape[0], self._capacity, new.shape[1])
-        return torch.sub(new, old, out=self._buffer[:, self.slot])
+        return torch.sub(new, old, out=self._buffer.select(1, self.slot))
 
     def clear(self, rows: Tensor) -> None:
         """Forget the vectors of the rows where the mask holds, by zeroing them."""
@@ -79,9 +75,10 @@ class Table:
             self._values = row.new_zeros(row.shape[0], self._capacity, self._capacity)
         if torch.is_grad_enabled():
             self._values = self._values.clone()
-        self._values[:, :size, slot] = column
-        self._values[:, slot, :size] = row
-        return self._values[:, :size, :size]
+        values = self._values if size == self._capacity else self._values[:, :size, :size]
+        values.select(2, slot).copy_(column)
+        values.select(1, slot).copy_(row)
+        return values
 
     def clear(self, rows: Tensor) -> None:
         """Zero the tables of the rows where the mask holds."""
@@ -128,18 +125,19 @@ class LastEvaluation:
 
 def products(columns: Tensor, vector: Tensor) -> Tensor:
     """Return the (B, columns) inner products of each column with a (B, D) vector."""
-    return torch.bmm(vector[:, None], columns.mT)[:, 0]
+    return torch.bmm(vector.unsqueeze(1), columns.mT).squeeze(1)
 
 
 def combine(base: Tensor, weights: Tensor, columns: Tensor, *, scale: float = 1.0) -> Tensor:
     """Return base + scale * sum_j weights_j columns_j for (B, D), (B, columns) and (B, columns, D)."""
-    return torch.baddbmm(base[:, None], weights[:, None], columns, alpha=scale)[:, 0]
+    return torch.baddbmm(base.unsqueeze(1), weights.unsqueeze(1), columns, alpha=scale).squeeze(1)
 
 
 def solve_small(table: Tensor, right: Tensor) -> Tensor:
-    """Solve (B, m, m) systems for (B, m) right-hand sides; what has no sane solution gets weight zero."""
-    weights = torch.linalg.solve_ex(table, right[..., None])[0][..., 0]
-    return torch.where(weights.abs() < MAX_WEIGHT, weights, 0)
+    """Solve (B, m, m) systems for (B, m) right-hand sides; a row without a finite solution becomes zero."""
+    weights = torch.linalg.solve_ex(table, right.unsqueeze(2))[0].squeeze(2)
+    # Zero times the sum is zero, or NaN where anything in the row is not finite: a row is kept or dropped as a whole.
+    return weights.add(weights.sum(dim=1, keepdim=True), alpha=0).nan_to_num(0.0, 0.0, 0.0)
 
 
 class Diagonals:

@@ -90,14 +90,16 @@ class LeastResidual:
         self._normals[:, size, size] = sine
         return self._space.norm * self._normals[:, size, 0].abs()
 
-    def minimize(self, used: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights of the minimizer and of its residual.
+    def minimize(self, used: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Find the minimizer over the first columns of each sample.
 
         Args:
             used: (B,) int64: how many columns each sample uses.
 
         Returns:
-            (B, size) weights of the minimizer on the first basis vectors and (B, size + 1) of the residual on all.
+            (B, size) weights of the minimizer on the first basis vectors, (B, size + 1) weights of its residual on all,
+            and the (B,) norm of that residual with what rounding may add to it. The latter two come from the weights
+            themselves: on a nearly singular system the recurrence promises more than the weights keep.
         """
         size = self._space.size
         hessenberg = self._space.hessenberg
@@ -109,7 +111,10 @@ class LeastResidual:
         normal = self._normals[:, : size + 1, : size + 1].take_along_dim(used[:, None, None], dim=1)[:, 0]
         right = self._space.norm[:, None] * eye[0]
         solution = solve_small(torch.cat([columns, normal[:, :, None]], dim=2), right)
-        return solution[:, :size] * is_used[:, 0], solution[:, size:] * normal
+        weights = solution[:, :size] * is_used[:, 0]
+        rest = torch.baddbmm(right[:, :, None], columns, weights[:, :, None], alpha=-1)[:, :, 0]
+        rounding = 4 * torch.finfo(rest.dtype).eps * torch.linalg.vector_norm(weights, dim=1)
+        return weights, rest, torch.linalg.vector_norm(rest, dim=1) + rounding
 
 
 def rotation(

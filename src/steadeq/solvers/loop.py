@@ -1,7 +1,7 @@
 """The one loop behind every solver.
 
 Counting, per-sample residuals, the best iterate, freezing, non-finite values, stagnation, status, trace and
-compaction live here and nowhere else. The common case, in which every sample improves and none finishes, costs five
+compaction live here and nowhere else. The common case, in which every sample improves and none finishes, costs four
 small kernels on (B,) vectors beyond the two norms; all else is paid for only when something happens.
 """
 
@@ -124,9 +124,16 @@ class Progress:
         self.num_evals += 1
         self.rejected = None
         self._trace.append((residual, self._rows))
-        # Positive exactly where lower < residual < upper: the row improved and is not finished. NaN fails, as it must.
-        if ((residual - self._lower) * (self._upper - residual)).min() > 0:
+        margin = (residual - self._lower).min().item()
+        growth = (residual / self._upper).max().item()
+        # Both comparisons fail for a NaN, as they must.
+        if margin > 0 and growth < 1:
             self._best, self._upper = z, residual
+        elif margin > 0 and growth < math.inf:
+            self._best = torch.where((residual < self._upper).unsqueeze(1), z, self._best)
+            if growth > max_growth:
+                self.rejected = residual > max_growth * self._upper
+            self._upper = torch.minimum(residual, self._upper)
         else:
             self._settle(z, residual, max_growth)
         if self.num_evals % WINDOW == 0 and self._tol > 0:
@@ -134,15 +141,15 @@ class Progress:
         self.goes_on = self.num_evals < self._max_evals and self._num_riding < residual.shape[0]
 
     def _settle(self, z: Tensor, residual: Tensor, max_growth: float) -> None:
-        """Handle an evaluation at which some row finished, failed or did not improve."""
+        """Handle an evaluation at which some row finished or failed."""
         # The quotient overflows where f vanishes and z does not; only a NaN tells that f itself was not finite.
         residual = residual.clamp(max=torch.finfo(residual.dtype).max)
         # A norm of z that overflows makes any residual look small.
         is_finite = torch.linalg.vector_norm(z, dim=1).isfinite() & ~residual.isnan()
         better = (residual < self._upper) & is_finite
         self._best = torch.where(better[:, None], z, self._best)
-        if max_growth != math.inf:
-            self.rejected = residual > max_growth * self._upper
+        rejected = residual > max_growth * self._upper
+        self.rejected = rejected if bool(rejected.any()) else None
         self._upper = torch.where(better, residual, self._upper)
         self._finish((residual <= self._tol) & is_finite, Status.CONVERGED)
         self._finish(~is_finite, Status.NON_FINITE)
@@ -207,8 +214,24 @@ class Progress:
             values = values.index_copy(0, result.rows, result.value)
         return values
 
+    def residuals(self) -> Tensor:
+        """Return the relative residual of every sample's best value so far, as long as no rows were dropped."""
+        residuals = self._upper.clone()
+        for result in self._results:
+            residuals[result.rows] = result.residual
+        return residuals
+
     def conclude(self) -> Solution:
         """Return the statistics of the solve, as a `Solution` without value."""
+        if not self._results:
+            num_evals = torch.full_like(self._num_stalled, self.num_evals)
+            return Solution(
+                value=None,
+                residual=self._upper,
+                num_evals=num_evals,
+                status=torch.full_like(num_evals, int(Status.MAX_EVALS)),
+                trace=torch.stack([residual for residual, _ in self._trace]),
+            )
         rest = torch.ones_like(self._lower, dtype=torch.bool) if self.finished is None else ~self.finished
         residual = self._upper.new_empty(self._batch_size)
         num_evals = torch.empty_like(residual, dtype=torch.int64)
@@ -245,10 +268,11 @@ class _Result(NamedTuple):
     status: Status
 
 
-def relative_residual(fz: Tensor, g: Tensor) -> Tensor:
-    """Return ‖g‖ / ‖f‖ per row; a row in which both vanish is solved and has residual 0."""
-    norm = torch.linalg.vector_norm(fz, dim=1)
-    return torch.linalg.vector_norm(g, dim=1) / norm.add_(torch.finfo(fz.dtype).tiny)
+def relative_residual(fz: Tensor, g: Tensor, tiny: Tensor) -> Tensor:
+    """Return ‖g‖ / (‖f‖ + tiny) per row, without a graph; a row in which both vanish has residual 0."""
+    if torch.is_grad_enabled():
+        fz, g = fz.detach(), g.detach()
+    return torch.linalg.vector_norm(g, dim=1) / torch.linalg.vector_norm(fz, dim=1).add_(tiny)
 
 
 def solve(
@@ -279,13 +303,13 @@ def solve(
     evaluate = Evaluator(f, layout, inputs, compact)
     rule = solver.start(z0, layout.eps)
     progress = Progress(z0, z0.new_full((z0.shape[0],), math.inf), solver, layout.eps, rule.num_quiet_windows)
+    # As a tensor: adding a Python number costs twice as much.
+    tiny = z0.new_full((), torch.finfo(z0.dtype).tiny)
     z = z0
     while True:
         z, fz = evaluate(z)
         g = fz - z
-        with torch.no_grad():
-            residual = relative_residual(fz, g)
-        progress.record(z, residual, rule.max_growth)
+        progress.record(z, relative_residual(fz, g, tiny), rule.max_growth)
         if not progress.goes_on:
             break
         if progress.wants_selection and not keep_rows:

@@ -1,0 +1,173 @@
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from adjoint.cells import TanhCell, energy, leaf
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from steadeq import DEQ, GMRES, Anderson, Broyden, Implicit, OneStep, Phantom, Picard, Shine, Unrolled
+
+ADJOINTS = [
+    Implicit(GMRES(max_evals=7, tol=1e-5)),
+    Implicit(Anderson()),
+    OneStep(),
+    Phantom(3, 0.7),
+    Shine(2.0),
+    Unrolled(),
+]
+
+
+def fake_compile(cell, **kwargs):
+    """Stand in for torch.compile: something that must not be pickled or copied."""
+
+    def compiled(*arguments):
+        return cell(*arguments)
+
+    return compiled
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "compiled"])
+def layer(request, monkeypatch):
+    monkeypatch.setattr(torch, "compile", fake_compile)
+    layer = DEQ(TanhCell(5), solver=Broyden(max_evals=9, tol=1e-4), adjoint=Phantom(4), compile=request.param)
+    x = torch.randn(3, 5, dtype=torch.float64)
+    # Used before it is copied, so that whatever it might keep is there.
+    layer(torch.zeros_like(x), x)[0].sum().backward()
+    layer.zero_grad()
+    return layer
+
+
+def step(layer, x):
+    z, _ = layer(torch.zeros_like(x), x)
+    return [z.detach(), *torch.autograd.grad(energy(z), list(layer.parameters()))]
+
+
+def save_and_load(layer):
+    stream = io.BytesIO()
+    torch.save(layer, stream)
+    stream.seek(0)
+    return torch.load(stream, weights_only=False)
+
+
+COPIES = {
+    "pickle": lambda layer: pickle.loads(pickle.dumps(layer)),
+    "deepcopy": copy.deepcopy,
+    "save": save_and_load,
+}
+
+
+@pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)
+def test_a_copy_has_the_values_and_gradients_of_the_original(duplicate, layer):
+    x = torch.randn(3, 5, dtype=torch.float64)
+    twin = duplicate(layer)
+    assert twin.solver == layer.solver
+    assert twin.adjoint == layer.adjoint
+    torch.testing.assert_close(step(twin, x), step(layer, x), rtol=0, atol=0)
+    assert str(twin) == str(layer)
+
+
+@pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)
+def test_a_copy_is_independent_of_the_original(duplicate, layer):
+    x = torch.randn(3, 5, dtype=torch.float64)
+    before = step(layer, x)
+    twin = duplicate(layer)
+    twin(torch.zeros_like(x), x)[0].sum().backward()
+    assert all(parameter.grad is None for parameter in layer.parameters())
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.mul_(0.5)
+    torch.testing.assert_close(step(layer, x), before, rtol=0, atol=0)
+    # And the copy follows its own parameters, not those that the original was compiled with.
+    fresh = DEQ(TanhCell(5), solver=twin.solver, adjoint=twin.adjoint)
+    fresh.load_state_dict(twin.state_dict())
+    torch.testing.assert_close(step(twin, x), step(fresh, x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("adjoint", ADJOINTS, ids=lambda adjoint: type(adjoint).__name__)
+def test_solvers_and_adjoints_survive_pickling(adjoint):
+    for solver in (Picard(damping=0.5), Anderson(memory=3), Broyden(max_evals=4)):
+        layer = pickle.loads(pickle.dumps(DEQ(nn.Identity(), solver=solver, adjoint=adjoint)))
+        assert layer.solver == solver
+        assert layer.adjoint == adjoint
+
+
+def test_the_state_dict_makes_a_round_trip_through_a_safe_load(layer):
+    x = torch.randn(3, 5, dtype=torch.float64)
+    stream = io.BytesIO()
+    torch.save(layer.state_dict(), stream)
+    stream.seek(0)
+    state = torch.load(stream, weights_only=True)
+    assert list(state) == ["cell.weight", "cell.bias"]
+    other = DEQ(TanhCell(5), solver=layer.solver, adjoint=layer.adjoint)
+    assert not torch.equal(other.cell.weight, layer.cell.weight)
+    assert other.load_state_dict(state).missing_keys == []
+    torch.testing.assert_close(step(other, x), step(layer, x), rtol=0, atol=0)
+
+
+def test_loading_a_state_dict_takes_effect_at_once(layer):
+    # No stale copy of a weight may be left in the layer.
+    x = torch.randn(3, 5, dtype=torch.float64)
+    step(layer, x)
+    other = DEQ(TanhCell(5), solver=layer.solver, adjoint=layer.adjoint)
+    layer.load_state_dict(other.state_dict())
+    torch.testing.assert_close(step(layer, x), step(other, x), rtol=0, atol=0)
+
+
+def test_compiled_code_is_left_out_of_the_state(layer):
+    assert "_compiled" not in layer.state_dict()
+    assert all("compiled" not in name for name, _ in layer.named_modules())
+    if layer.compile_cell:
+        # The stand-in is a local function, which pickle would refuse.
+        with pytest.raises((pickle.PicklingError, AttributeError)):
+            pickle.dumps(fake_compile(layer.cell))
+    assert pickle.loads(pickle.dumps(layer)).compile_cell == layer.compile_cell
+
+
+def test_an_average_of_the_weights_can_be_kept(layer):
+    averaged = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    x = leaf(3, 5)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    weights = [layer.cell.weight.detach().clone()]
+    averaged.update_parameters(layer)
+    for _ in range(2):
+        optimizer.zero_grad()
+        energy(layer(torch.zeros_like(x), x)[0]).backward()
+        optimizer.step()
+        averaged.update_parameters(layer)
+        weights.append(layer.cell.weight.detach().clone())
+    expected = 0.5 * (0.5 * weights[0] + 0.5 * weights[1]) + 0.5 * weights[2]
+    torch.testing.assert_close(averaged.module.cell.weight.detach(), expected)
+    reference = DEQ(TanhCell(5), solver=layer.solver, adjoint=layer.adjoint)
+    reference.load_state_dict(averaged.module.state_dict())
+    z, _ = averaged(torch.zeros_like(x), x)
+    torch.testing.assert_close(z, reference(torch.zeros_like(x), x)[0])
+    # Gradients flow through the average as through any module.
+    z.sum().backward()
+    assert averaged.module.cell.weight.grad is not None
+
+
+def test_casting_a_layer_casts_its_cell(layer):
+    layer.float()
+    x = torch.randn(3, 5, requires_grad=True)
+    z, _ = layer(torch.zeros_like(x), x)
+    z.sum().backward()
+    assert z.dtype == x.grad.dtype == layer.cell.weight.grad.dtype == torch.float32
+
+
+def test_a_layer_with_weight_norm_can_be_copied():
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.utils.parametrizations.weight_norm(nn.Linear(5, 5).double())
+
+        def forward(self, z, x):
+            return torch.tanh(0.5 * self.linear(z) + x)
+
+    layer, x = DEQ(Cell()), torch.randn(3, 5, dtype=torch.float64)
+    torch.testing.assert_close(step(copy.deepcopy(layer), x), step(layer, x), rtol=0, atol=0)
+    other = DEQ(Cell())
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(step(other, x), step(layer, x), rtol=0, atol=0)

@@ -1,0 +1,265 @@
+import pytest
+import torch
+from adjoint.cells import EXACT, LONG_LOOP, TIGHT, TanhCell, energy, largest_error, leaf, relative_error
+from torch import nn
+
+import steadeq
+from steadeq import DEQ, GMRES, Anderson, Broyden, Implicit, OneStep, Picard, Solution, Unrolled, fixed_point
+
+
+def both_ways(cell, z0, *inputs, sources, loss):
+    """Return the gradients of a layer by Implicit and by unrolling a converged iteration."""
+    results = []
+    for solver, adjoint in ((TIGHT, EXACT), (LONG_LOOP, Unrolled())):
+        z, _ = DEQ(cell, solver=solver, adjoint=adjoint)(z0, *inputs)
+        results.append(torch.autograd.grad(loss(z), sources))
+    return results
+
+
+def test_a_layer_is_fixed_point_as_a_module():
+    cell, x = TanhCell(5), leaf(3, 5)
+    solver, adjoint = Broyden(max_evals=9, tol=1e-4), OneStep()
+    z, solution = DEQ(cell, solver=solver, adjoint=adjoint)(torch.zeros_like(x), x)
+    expected = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint)
+    assert isinstance(solution, Solution)
+    assert z is solution.value
+    torch.testing.assert_close(z, expected.value, rtol=0, atol=0)
+    sources = [*cell.parameters(), x]
+    torch.testing.assert_close(
+        torch.autograd.grad(energy(z), sources), torch.autograd.grad(energy(expected.value), sources), rtol=0, atol=0
+    )
+
+
+def test_options_are_keywords_and_typos_are_refused():
+    with pytest.raises(TypeError):
+        DEQ(TanhCell(3), Anderson())
+    with pytest.raises(TypeError):
+        DEQ(TanhCell(3), max_iters=3)
+    with pytest.raises(TypeError, match="solver is 'anderson'"):
+        DEQ(TanhCell(3), solver="anderson")(torch.zeros(1, 3).double(), torch.zeros(1, 3).double())
+
+
+def test_the_layer_keeps_nothing_between_calls():
+    layer, x = DEQ(TanhCell(5)), leaf(3, 5)
+    before = dict(vars(layer))
+    z, _ = layer(torch.zeros_like(x), x)
+    z.sum().backward()
+    assert dict(vars(layer)) == before
+    assert list(layer.buffers()) == []
+
+
+def test_parameters_and_state_dict_are_those_of_the_cell():
+    layer = DEQ(TanhCell(5))
+    assert [name for name, _ in layer.named_parameters()] == ["cell.weight", "cell.bias"]
+    assert list(layer.state_dict()) == ["cell.weight", "cell.bias"]
+
+
+def test_printing_a_layer_shows_solver_and_adjoint():
+    text = str(DEQ(TanhCell(5), solver=Anderson(max_evals=12), adjoint=Implicit(GMRES(tol=1e-4))))
+    assert "Anderson(max_evals=12" in text
+    assert "Implicit(solver=GMRES(max_evals=40, tol=0.0001" in text
+
+
+def test_solver_and_adjoint_may_be_changed_between_calls():
+    # As a training loop does that evaluates at several budgets, or warms up unrolled.
+    layer, x = DEQ(TanhCell(5), solver=Picard(max_evals=3, tol=0.0)), leaf(3, 5)
+    assert layer(torch.zeros_like(x), x)[1].num_evals.max() == 3
+    layer.solver, layer.adjoint = Picard(max_evals=7, tol=0.0), Unrolled()
+    z, solution = layer(torch.zeros_like(x), x)
+    z.sum().backward()
+    assert solution.num_evals.max() == 7
+    assert solution.backward is None
+
+
+class ConvCell(nn.Module):
+    def __init__(self, channels=4):
+        super().__init__()
+        self.first = nn.Conv2d(channels, 8, 3, padding=1, bias=False)
+        self.norm = nn.GroupNorm(2, 8)
+        self.second = nn.Conv2d(8, channels, 3, padding=1)
+        with torch.no_grad():
+            self.second.weight *= 0.3
+        self.formats = set()
+
+    def forward(self, z, x):
+        self.formats.add(z.is_contiguous(memory_format=torch.channels_last) and not z.is_contiguous())
+        return torch.tanh(self.second(torch.relu(self.norm(self.first(z)))) + x)
+
+
+def test_a_convolutional_cell_has_the_unrolled_gradient():
+    cell = ConvCell().double()
+    x = leaf(3, 4, 5, 5)
+    sources = [*cell.parameters(), x]
+    gradients = both_ways(cell, torch.zeros_like(x), x, sources=sources, loss=energy)
+    assert largest_error(*gradients) < 1e-7
+
+
+@pytest.mark.parametrize("batch", [3, 10])
+def test_channels_last_states_keep_their_format_and_their_gradients(batch):
+    cell = ConvCell().double()
+    x = torch.randn(batch, 4, 5, 6, dtype=torch.float64)
+    results = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        cell.to(memory_format=memory_format)
+        cell.formats.clear()
+        y = x.contiguous(memory_format=memory_format).requires_grad_()
+        z0 = torch.zeros_like(y)
+        z, _ = DEQ(cell, solver=TIGHT, adjoint=EXACT)(z0, y)
+        assert cell.formats == {memory_format == torch.channels_last}
+        assert z.is_contiguous(memory_format=memory_format)
+        weights = torch.linspace(0, 1, x[0].numel(), dtype=torch.float64).reshape(x[0].shape)
+        results.append([z, *torch.autograd.grad((weights * z**2).sum(), [*cell.parameters(), y])])
+    assert largest_error(results[1], results[0]) < 1e-9
+
+
+class TwoScaleCell(nn.Module):
+    """Two resolutions that exchange what they know, as in a multiscale DEQ."""
+
+    def __init__(self):
+        super().__init__()
+        self.fine = nn.Conv2d(2, 2, 3, padding=1)
+        self.coarse = nn.Conv2d(3, 3, 3, padding=1)
+        self.down = nn.Conv2d(2, 3, 3, stride=2, padding=1)
+        self.up = nn.Conv2d(3, 2, 1)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter *= 0.5
+
+    def forward(self, z, x):
+        fine, coarse = z
+        upper = nn.functional.interpolate(self.up(coarse), scale_factor=2)
+        return torch.tanh(self.fine(fine) + upper + x), torch.tanh(self.coarse(coarse) + self.down(fine))
+
+
+def test_multiscale_states_have_the_unrolled_gradient():
+    cell, x = TwoScaleCell().double(), leaf(3, 2, 6, 6)
+    z0 = torch.zeros(3, 2, 6, 6, dtype=torch.float64), torch.zeros(3, 3, 3, 3, dtype=torch.float64)
+    loss = lambda z: energy(z[0]) + z[1].exp().sum()  # noqa: E731
+    gradients = both_ways(cell, z0, x, sources=[*cell.parameters(), x], loss=loss)
+    assert largest_error(*gradients) < 1e-7
+    z, _ = DEQ(cell)(z0, x)
+    assert isinstance(z, tuple)
+    assert [part.shape for part in z] == [part.shape for part in z0]
+
+
+class DropoutCell(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.inner = TanhCell(dim, 0.8)
+
+    def forward(self, z, x, mask):
+        return mask * self.inner(z, x)
+
+
+@pytest.mark.parametrize("compact", [True, False, None])
+def test_a_dropout_mask_that_travels_as_an_input_stays_with_its_sample(compact):
+    cell, x = DropoutCell(5), leaf(16, 5)
+    mask = torch.bernoulli(torch.full((16, 5), 0.7, dtype=torch.float64)) / 0.7
+    # Some samples are dropped entirely and finish at once, so that the batch shrinks early.
+    mask[::4] = 0
+    sources = [*cell.parameters(), x]
+    layer = DEQ(cell, solver=TIGHT, adjoint=EXACT, compact=compact)
+    z, solution = layer(torch.zeros_like(x), x, mask)
+    assert solution.num_evals[0] < solution.num_evals.max()
+    actual = torch.autograd.grad(energy(z), sources)
+    z = torch.zeros_like(x)
+    for _ in range(300):
+        z = cell(z, x, mask)
+    assert largest_error(actual, torch.autograd.grad(energy(z), sources)) < 1e-9
+    assert actual[-1][::4].abs().max() == 0
+
+
+def test_dropout_drawn_inside_the_cell_makes_no_equilibrium_and_says_so():
+    torch.manual_seed(1)
+
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = TanhCell(50, 0.8)
+
+        def forward(self, z, x):
+            return nn.functional.dropout(self.inner(z, x), 0.5)
+
+    x = leaf(4, 50)
+    _, solution = DEQ(Noisy(), solver=Anderson(max_evals=30, tol=1e-3))(torch.zeros_like(x), x)
+    assert not solution.converged.any()
+
+
+def test_attention_cells_with_memory_as_inputs_have_the_unrolled_gradient():
+    class Attention(nn.Module):
+        def __init__(self, dim):
+            super().__init__()
+            self.qkv = nn.Linear(dim, 3 * dim)
+            self.out = nn.Linear(dim, dim)
+
+        def forward(self, z, x, memory):
+            q, k, v = self.qkv(z + x).chunk(3, dim=-1)
+            k, v = torch.cat([memory, k], dim=1), torch.cat([memory, v], dim=1)
+            weights = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1)
+            return nn.functional.layer_norm(0.4 * self.out(weights @ v) + x, z.shape[-1:])
+
+    cell, x, memory = Attention(6).double(), leaf(3, 4, 6), leaf(3, 2, 6)
+    sources = [*cell.parameters(), x, memory]
+    gradients = both_ways(cell, torch.zeros_like(x), x, memory, sources=sources, loss=energy)
+    for actual, expected in zip(*gradients, strict=True):
+        # The bias of the keys has no gradient of its own (softmax ignores it), so compare on the scale of the others.
+        torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-8)
+
+
+def test_training_a_layer_fits_data():
+    layer = DEQ(TanhCell(8, 0.5, torch.float32), solver=Anderson(max_evals=12, tol=1e-4))
+    model = nn.ModuleDict({"encode": nn.Linear(2, 8), "layer": layer, "decode": nn.Linear(8, 1)})
+    x = torch.randn(64, 2)
+    y = (x[:, :1] * x[:, 1:]).sin()
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    losses = []
+    for _ in range(60):
+        z, _ = layer(torch.zeros(64, 8), model["encode"](x))
+        loss = (model["decode"](z) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_weight_norm_in_the_cell_gets_right_gradients():
+    cell = nn.utils.parametrizations.weight_norm(nn.Linear(5, 5)).double()
+    with torch.no_grad():
+        cell.parametrizations.weight.original0 *= 0.5
+
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = cell
+
+        def forward(self, z, x):
+            return torch.tanh(self.linear(z) + x)
+
+    x = leaf(3, 5)
+    gradients = both_ways(Cell(), torch.zeros_like(x), x, sources=[*cell.parameters(), x], loss=energy)
+    assert largest_error(*gradients) < 1e-8
+
+
+def test_a_nested_input_may_hold_things_that_are_no_tensors():
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = TanhCell(5)
+
+        def forward(self, z, tree):
+            z = self.inner(z, tree["x"])
+            return z if tree["shift"] is None else z + tree["shift"]
+
+    x = leaf(9, 5)
+    gradients = []
+    for shift in (None, torch.zeros(9, 5, dtype=torch.float64)):
+        torch.manual_seed(2)
+        layer = DEQ(Cell(), solver=TIGHT, adjoint=EXACT)
+        z, _ = layer(torch.zeros_like(x), {"x": x, "shift": shift})
+        gradients.append(torch.autograd.grad(energy(z), x)[0])
+    assert relative_error(*gradients) < 1e-10
+
+
+def test_the_layer_is_exported_at_the_top_and_in_nn():
+    assert steadeq.DEQ is steadeq.nn.DEQ
