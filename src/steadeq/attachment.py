@@ -97,6 +97,16 @@ class _Sources:
                 pending.extend(following)
         self.tensors = found + [tensor for tensor in known if (tensor.grad_fn, tensor.output_nr) in seen]
         self.exist = bool(self.tensors) or not self.are_complete
+        self._versions = [tensor._version for tensor in self.tensors]
+
+    def check_versions(self) -> None:
+        """Refuse to evaluate f anew if that would use other numbers than the solve did."""
+        for tensor, version in zip(self.tensors, self._versions, strict=True):
+            if tensor._version != version:
+                raise RuntimeError(
+                    f"A tensor of shape {tuple(tensor.shape)} that f depends on was modified by an inplace operation "
+                    "between the solve and its second derivative."
+                )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,6 +147,7 @@ class _Attachment:
                 "an input, but f closes over the result of another computation; pass it after z0 as an input, or use "
                 "adjoint=Unrolled()."
             )
+        self.sources.check_versions()
         gate = _Gate()
         gated = {
             id(leaf): gate.apply(leaf) for leaf in leaves(self.inputs) if isinstance(leaf, Tensor) and leaf.grad_fn

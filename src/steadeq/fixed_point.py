@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .adjoint import AbstractAdjoint, Implicit, Problem, Unrolled
 from .precision import under_autocast, without_autocast
@@ -81,20 +82,27 @@ def fixed_point(
 
 
 def _check_transforms(arguments: Any, adjoint: AbstractAdjoint) -> None:
-    """Refuse transforms of `torch.func` that would fail deep inside with an obscure message."""
-    if not torch._C._are_functorch_transforms_active():
-        return
-    is_batched = torch._C._functorch.is_batchedtensor  # pyright: ignore[reportAttributeAccessIssue]
-    if any(isinstance(leaf, Tensor) and is_batched(leaf) for leaf in leaves(arguments)):
-        raise RuntimeError(
-            "fixed_point cannot run under torch.func.vmap, as every sample stops by itself; make the mapped dimension "
-            "part of the batch (dim 0) instead."
-        )
-    if not isinstance(adjoint, Unrolled):
-        raise RuntimeError(
-            f"fixed_point with adjoint={type(adjoint).__name__}() cannot run under torch.func.grad, vjp, jacrev or "
-            "jvp; use torch.autograd.grad or torch.autograd.functional instead, or adjoint=Unrolled()."
-        )
+    """Refuse transforms that would fail deep inside with an obscure message, or that the solve would not notice."""
+    tensors = [leaf for leaf in leaves(arguments) if isinstance(leaf, Tensor)]
+    name = type(adjoint).__name__
+    if torch._C._are_functorch_transforms_active():
+        is_batched = torch._C._functorch.is_batchedtensor  # pyright: ignore[reportAttributeAccessIssue]
+        if any(map(is_batched, tensors)):
+            raise RuntimeError(
+                "fixed_point cannot run under torch.func.vmap, as every sample stops by itself; make the mapped "
+                "dimension part of the batch (dim 0) instead."
+            )
+        if not isinstance(adjoint, Unrolled):
+            raise RuntimeError(
+                f"fixed_point with adjoint={name}() cannot run under torch.func.grad, vjp, jacrev or jvp; use "
+                "torch.autograd.grad or torch.autograd.functional instead, or adjoint=Unrolled()."
+            )
+    elif forward_ad._current_level >= 0 and not isinstance(adjoint, Unrolled):
+        if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+            raise RuntimeError(
+                f"fixed_point with adjoint={name}() has no forward-mode derivative; use torch.autograd.grad or "
+                "torch.autograd.functional, or adjoint=Unrolled()."
+            )
 
 
 _EXAMPLES = {"solver": "Anderson()", "adjoint": "Implicit()"}

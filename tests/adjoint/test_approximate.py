@@ -11,6 +11,7 @@ from adjoint.cells import (
     largest_error,
     leaf,
     matrix,
+    relative_error,
 )
 
 from steadeq import GMRES, Anderson, Broyden, Implicit, OneStep, Phantom, Picard, Shine, fixed_point
@@ -108,7 +109,7 @@ def test_shine_with_the_whole_history_is_closer_to_the_exact_gradient_than_one_s
     exact = gradients(cell, x, EXACT)
     shine = largest_error(gradients(cell, x, Shine(max_stretch=math.inf), solver), exact)
     one_step = largest_error(gradients(cell, x, OneStep(), solver), exact)
-    assert shine < 0.5 * one_step
+    assert shine < 0.75 * one_step
 
 
 def test_shine_falls_back_to_one_step_where_the_estimate_stretches_too_far(cell, x):
@@ -165,28 +166,45 @@ def test_phantom_refuses_a_number_of_steps_that_is_not_an_integer():
         Phantom(num_steps=2.0)
 
 
-ERROR_BOUNDS = {
-    # Relative error against a tight solve on a contraction of norm 0.8 (‖(I - Jᵀ)⁻¹‖ <= 5).
-    "implicit": (Implicit(GMRES(tol=1e-7)), 0, 1e-6),
-    "phantom_20": (Phantom(20, 1.0), 1e-8, 0.05),
-    "phantom_5": (Phantom(5, 1.0), 1e-3, 0.35),
-    "one_step": (OneStep(), 1e-2, 0.9),
-    "shine": (Shine(), 1e-6, 0.9),
+def rotation_error(adjoint):
+    """Return the relative error of the gradient of an affine map whose Jacobian is 0.8 times a rotation.
+
+    Every power of J shrinks every vector by the same 0.8, so that what a truncated series leaves out is known exactly.
+    """
+    dim = 12
+    weight = 0.8 * torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64))[0]
+    x, g = leaf(5, dim), torch.randn(5, dim, dtype=torch.float64)
+    solver = Broyden(max_evals=100, tol=1e-12)
+    value = fixed_point(lambda z, x: z @ weight.T + x, torch.zeros_like(x), x, solver=solver, adjoint=adjoint).value
+    value.backward(g)
+    return relative_error(x.grad, g @ torch.linalg.inv(torch.eye(dim, dtype=torch.float64) - weight))
+
+
+EXACT_ERRORS = {
+    "one_step": (OneStep(), 0.8),
+    "phantom_2": (Phantom(2, 1.0), 0.8**2),
+    "phantom_5": (Phantom(5, 1.0), 0.8**5),
+    "phantom_20": (Phantom(20, 1.0), 0.8**20),
 }
 
 
-@pytest.mark.parametrize("name", ERROR_BOUNDS)
-def test_each_adjoint_has_the_gradient_error_it_documents(name, cell, x):
-    adjoint, least, most = ERROR_BOUNDS[name]
-    error = largest_error(gradients(cell, x, adjoint, Broyden(max_evals=100, tol=1e-12)), gradients(cell, x, EXACT))
-    assert least <= error < most
+@pytest.mark.parametrize(("adjoint", "expected"), EXACT_ERRORS.values(), ids=EXACT_ERRORS)
+def test_a_truncated_series_has_the_gradient_error_of_what_it_leaves_out(adjoint, expected):
+    assert rotation_error(adjoint) == pytest.approx(expected, rel=1e-6)
 
 
-def test_adjoints_rank_by_the_work_they_do(cell, x):
-    exact = gradients(cell, x, EXACT)
-    ranking = [Implicit(GMRES(tol=1e-7)), Phantom(20, 1.0), Phantom(5, 1.0), Phantom(2, 1.0), OneStep()]
-    errors = [largest_error(gradients(cell, x, adjoint), exact) for adjoint in ranking]
-    assert errors == sorted(errors)
+ERROR_BOUNDS = {
+    "implicit": (Implicit(GMRES(tol=1e-7)), 0, 1e-6),
+    "implicit_default": (Implicit(), 0, 1e-5),
+    "phantom_default": (Phantom(), 0.1, 0.8),
+    "shine": (Shine(max_stretch=math.inf), 1e-6, 0.8),
+}
+
+
+@pytest.mark.parametrize(("adjoint", "least", "most"), ERROR_BOUNDS.values(), ids=ERROR_BOUNDS)
+def test_each_adjoint_has_a_gradient_error_of_the_documented_order(adjoint, least, most):
+    # 0.8 is the error of OneStep here: what costs more, or remembers more, must be better.
+    assert least <= rotation_error(adjoint) < most
 
 
 def test_biased_gradients_still_descend_on_a_contraction(cell, x):

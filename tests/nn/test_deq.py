@@ -145,7 +145,7 @@ def test_multiscale_states_have_the_unrolled_gradient():
 class DropoutCell(nn.Module):
     def __init__(self, dim):
         super().__init__()
-        self.inner = TanhCell(dim, 0.8)
+        self.inner = TanhCell(dim, 0.6)
 
     def forward(self, z, x, mask):
         return mask * self.inner(z, x)

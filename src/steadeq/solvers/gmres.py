@@ -63,6 +63,7 @@ class GMRES(AbstractSolver):
         scale = torch.linalg.vector_norm(b, dim=1)
         u, rest = torch.zeros_like(b), unit(b, scale)
         broken = torch.zeros_like(scale)
+        eps = torch.finfo(b.dtype).eps
         # What the bookkeeping carries as the value is the number of products behind the best residual.
         # Within one Krylov space the residual may stand still up to the last product.
         num_quiet_windows = 1 + min(self.memory, b.shape[1]) // WINDOW
@@ -70,7 +71,7 @@ class GMRES(AbstractSolver):
             torch.zeros_like(scale)[:, None],
             (scale != 0).to(scale.dtype),
             self,
-            torch.finfo(b.dtype).eps,
+            eps,
             num_quiet_windows,
         )
         while progress.goes_on:
@@ -82,7 +83,8 @@ class GMRES(AbstractSolver):
                 progress.record(torch.full_like(residual, progress.num_evals + 1)[:, None], residual)
             used = (progress.values()[:, 0].long() - num_before).clamp(min=0)
             weights, rest_weights, kept = least.minimize(used)
-            is_broken = (used > 0) & ~(kept <= (2 * progress.residuals()).clamp(min=self.tol))
+            threshold = (2 * progress.residuals()).clamp(min=max(self.tol, 100 * eps))
+            is_broken = (used > 0) & ~(kept <= threshold)
             if bool(is_broken.any()):
                 # The last column made the system singular up to rounding; what came before it stands.
                 weights, rest_weights, kept = least.minimize(torch.where(is_broken, used - 1, used))
