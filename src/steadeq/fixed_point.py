@@ -97,12 +97,14 @@ def _check_transforms(arguments: Any, adjoint: AbstractAdjoint) -> None:
                 f"fixed_point with adjoint={name}() cannot run under torch.func.grad, vjp, jacrev or jvp; use "
                 "torch.autograd.grad or torch.autograd.functional instead, or adjoint=Unrolled()."
             )
-    elif forward_ad._current_level >= 0 and not isinstance(adjoint, Unrolled):
-        if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
-            raise RuntimeError(
-                f"fixed_point with adjoint={name}() has no forward-mode derivative; use torch.autograd.grad or "
-                "torch.autograd.functional, or adjoint=Unrolled()."
-            )
+    has_tangents = forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
+    )
+    if has_tangents and not isinstance(adjoint, Unrolled):
+        raise RuntimeError(
+            f"fixed_point with adjoint={name}() has no forward-mode derivative; use torch.autograd.grad or "
+            "torch.autograd.functional, or adjoint=Unrolled()."
+        )
 
 
 _EXAMPLES = {"solver": "Anderson()", "adjoint": "Implicit()"}
