@@ -148,7 +148,7 @@ class Layout:
         self.batch_size = first.shape[0]
         self.shapes = [tuple(tensor.shape[1:]) for tensor in tensors]
         self.dtypes = [tensor.dtype for tensor in tensors]
-        self.sizes = [tensor[0].numel() for tensor in tensors]
+        self.sizes = [tensor.numel() // self.batch_size for tensor in tensors]
         self.dim = sum(self.sizes)
         self.dtype = torch.float32
         for dtype in self.dtypes:
@@ -161,11 +161,8 @@ class Layout:
         self._is_single = isinstance(z0, Tensor)
         self._is_plain = self._is_single and self._orders[0] is None and self.dtypes[0] == self.dtype
         self._is_matrix = self._is_plain and first.dim() == 2
-
-    @property
-    def rounds(self) -> bool:
+        self.rounds = any(dtype != self.dtype for dtype in self.dtypes)
         """Whether unpacking rounds, because some leaf is narrower than the matrix."""
-        return any(dtype != self.dtype for dtype in self.dtypes)
 
     @property
     def eps(self) -> float:
@@ -224,7 +221,9 @@ class Layout:
         return self.pack(image if not self._is_plain or image.dtype == self.dtype else image.to(self.dtype))
 
     def _check_leaf(self, leaf: Any, position: int, rows: int) -> None:
-        expected = (rows, *self.shapes[position])
+        expected, dtype = (rows, *self.shapes[position]), self.dtypes[position]
+        if isinstance(leaf, Tensor) and leaf.shape == expected and leaf.dtype == dtype and leaf.device == self.device:
+            return
         where = (
             "f returned a tensor"
             if self._is_single
@@ -242,7 +241,6 @@ class Layout:
             raise ValueError(f"{where} of shape {tuple(leaf.shape)} where the state has {expected}.{hint}")
         if leaf.device != self.device:
             raise ValueError(f"{where} on {leaf.device} where the state is on {self.device}.")
-        dtype = self.dtypes[position]
         if leaf.dtype != dtype and not (leaf.is_floating_point() and self.autocast_dtype is not None):
             raise ValueError(f"{where} of dtype {leaf.dtype} where the state has {dtype}.")
 

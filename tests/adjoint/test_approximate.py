@@ -92,15 +92,36 @@ def test_shine_applies_the_transposed_inverse_of_textbook_broyden():
     inverse = -torch.eye(dim, dtype=torch.float64)
     z = torch.zeros(dim, dtype=torch.float64)
     residual = x.detach()[0]
-    # The last evaluation only measures the value; it brings no new secant.
-    for _ in range(max_evals - 2):
+    errors = []
+    for _ in range(max_evals - 1):
         step = -inverse @ residual
         z = z + step
         change = weight @ z + x.detach()[0] - z - residual
         residual = residual + change
         image = inverse @ change
         inverse = inverse + torch.outer(step - image, step @ inverse) / (step @ image)
-    torch.testing.assert_close(x.grad, -g @ inverse, rtol=1e-8, atol=1e-9)
+        errors.append(relative_error(x.grad, -g @ inverse))
+    # Whether the last evaluation, which only measures the value, still brings a secant is the solver's choice.
+    assert min(errors[-2:]) < 1e-8
+
+
+def test_the_estimate_of_shine_does_not_depend_on_the_neighbors_of_a_sample():
+    cell, x = TanhCell(8, 0.9), torch.randn(6, 8, dtype=torch.float64)
+    # Samples of different difficulty, so that some finish while others go on.
+    x *= torch.linspace(0.1, 4, 6, dtype=torch.float64)[:, None]
+    g = torch.randn_like(x)
+    solver, adjoint = Broyden(max_evals=60, tol=1e-6), Shine(max_stretch=math.inf)
+
+    def gradient(rows):
+        y = x[rows].clone().requires_grad_()
+        solution = fixed_point(cell, torch.zeros_like(y), y, solver=solver, adjoint=adjoint)
+        solution.value.backward(g[rows])
+        return y.grad, solution.num_evals
+
+    together, num_evals = gradient(slice(None))
+    assert num_evals.min() < num_evals.max()
+    for row in range(6):
+        assert relative_error(together[row], gradient([row])[0][0]) < 1e-8
 
 
 def test_shine_with_the_whole_history_is_closer_to_the_exact_gradient_than_one_step():

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from adjoint.cells import FORWARD_SOLVERS, TanhCell, energy, largest_error, leaf, relative_error
@@ -27,7 +29,7 @@ ADJOINTS = {
     "newton": Implicit(NewtonKrylov(tol=1e-2)),
     "one_step": OneStep(),
     "phantom": Phantom(),
-    "shine": Shine(),
+    "shine": Shine(max_stretch=math.inf),
     "unrolled": Unrolled(),
 }
 each_adjoint = pytest.mark.parametrize("adjoint", ADJOINTS.values(), ids=ADJOINTS)
@@ -80,14 +82,14 @@ def x():
 @pytest.mark.parametrize("backward_inside", [False, True], ids=["outside", "inside"])
 def test_autocast_changes_gradients_by_rounding_only(adjoint, backward_inside, cell, x):
     # Not tighter than bfloat16 can resolve, or the secants of Broyden, which Shine uses, are noise.
-    solver = Broyden(tol=1e-2)
+    solver, tolerance = Broyden(tol=1e-2), 0.15 if isinstance(adjoint, Shine) else 0.05
     _, expected = gradients(cell, x, solver=solver, adjoint=adjoint)
     cell.dtypes.clear()
     value, actual = gradients(cell, x, solver=solver, adjoint=adjoint, autocast=True, backward_inside=backward_inside)
     assert cell.dtypes == {torch.bfloat16}
     assert value.dtype == torch.float32
     assert all(gradient.dtype == torch.float32 for gradient in actual)
-    assert largest_error(actual, expected) < 0.05
+    assert largest_error(actual, expected) < tolerance
 
 
 @each_solver

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from adjoint.cells import BACKWARD_SOLVERS, EXACT, TIGHT, TanhCell, energy, largest_error, leaf, relative_error
@@ -25,7 +27,7 @@ SINGLE = {
     "newton": Implicit(NewtonKrylov(tol=1e-5, max_evals=100)),
     "one_step": OneStep(),
     "phantom": Phantom(),
-    "shine": Shine(),
+    "shine": Shine(max_stretch=math.inf),
     "unrolled": Unrolled(),
 }
 each_adjoint = pytest.mark.parametrize("adjoint", SINGLE.values(), ids=SINGLE)
@@ -54,7 +56,9 @@ def test_scaling_the_loss_by_any_number_scales_the_gradient(adjoint, scale):
     loss = fixed_point(cell, torch.zeros_like(x), x, solver=BROYDEN, adjoint=adjoint).value.square().mean()
     expected = torch.autograd.grad(loss, sources, retain_graph=True)
     scaled = [gradient / scale for gradient in torch.autograd.grad(scale * loss, sources)]
-    assert largest_error(scaled, expected) < 1e-6
+    # Newton's differences of f amplify the rounding of the scale.
+    is_newton = isinstance(adjoint, Implicit) and isinstance(adjoint.solver, NewtonKrylov)
+    assert largest_error(scaled, expected) < (1e-4 if is_newton else 1e-6)
 
 
 @each_backward_solver
@@ -71,15 +75,15 @@ def test_samples_of_very_different_gradients_are_solved_equally_well(solver):
 
 @each_adjoint
 def test_rows_without_a_gradient_stay_without_one(adjoint):
-    cell, x = TanhCell(8, 0.9, torch.float32), leaf(5, 8, dtype=torch.float32)
-    g = torch.randn(5, 8)
+    cell, x = TanhCell(8, 0.9), leaf(5, 8)
+    g = torch.randn(5, 8, dtype=torch.float64)
     g[[1, 4]] = 0
     value = fixed_point(cell, torch.zeros_like(x), x, solver=BROYDEN, adjoint=adjoint).value
     value.backward(g)
-    assert torch.equal(x.grad[[1, 4]], torch.zeros(2, 8))
+    assert torch.equal(x.grad[[1, 4]], torch.zeros(2, 8, dtype=torch.float64))
     kept = x.detach()[[0, 2, 3]].requires_grad_()
     fixed_point(cell, torch.zeros_like(kept), kept, solver=BROYDEN, adjoint=adjoint).value.backward(g[[0, 2, 3]])
-    assert relative_error(x.grad[[0, 2, 3]], kept.grad) < 1e-4
+    assert relative_error(x.grad[[0, 2, 3]], kept.grad) < 1e-6
     assert cell.weight.grad.isfinite().all()
 
 

@@ -56,9 +56,9 @@ class _AndersonRule(Rule):
         ridge = 10 * torch.finfo(z.dtype).eps if solver.ridge is None else solver.ridge
         self._capacity, self._mixing = capacity, solver.mixing
         self._dg, self._df, self._gram = History(capacity), History(capacity), Table(capacity)
-        self._ridge = Diagonals(1.0, ridge, z)
+        self._ridge = Diagonals(1.0, ridge, capacity, z)
         # Keeps the system of a cleared row, whose table is zero, solvable; its solution is zero.
-        self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, z)
+        self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, capacity, z)
         self._last = LastEvaluation()
 
     def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:

@@ -50,7 +50,7 @@ class BroydenRule(Rule):
         self._capacity = max(min(solver.memory, solver.max_evals - 2), 0)
         self._s, self._df, self._table = History(self._capacity), History(self._capacity), Table(self._capacity)
         # Keeps the system of a cleared row, whose table is zero, solvable; its solution is zero.
-        self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, z)
+        self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, self._capacity, z)
         self._last = LastEvaluation()
         self._system: Tensor | None = None
 

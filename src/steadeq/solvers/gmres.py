@@ -74,13 +74,14 @@ class GMRES(AbstractSolver):
             eps,
             num_quiet_windows,
         )
+        counts = torch.arange(1, self.max_evals + 1, dtype=scale.dtype, device=scale.device).unbind()
         while progress.goes_on:
             num_before = progress.num_evals
             space = Arnoldi(rest, min(self.memory, self.max_evals - num_before))
             least = LeastResidual(space)
             while progress.goes_on and space.size < space.capacity:
                 residual = least.extend(*space.extend(operator(space.newest)))
-                progress.record(torch.full_like(residual, progress.num_evals + 1)[:, None], residual)
+                progress.record(counts[progress.num_evals].expand(b.shape[0], 1), residual)
             used = (progress.values()[:, 0].long() - num_before).clamp(min=0)
             weights, rest_weights, kept = least.minimize(used)
             threshold = (2 * progress.residuals()).clamp(min=max(self.tol, 100 * eps))

@@ -20,6 +20,7 @@ class History:
         self._capacity = capacity
         self._num_pushed = 0
         self._buffer: Tensor | None = None
+        self._slots: tuple[Tensor, ...] = ()
         self._list: list[Tensor] = []
 
     def __len__(self) -> int:
@@ -46,7 +47,8 @@ class History:
             return difference
         if self._buffer is None:
             self._buffer = new.new_empty(new.shape[0], self._capacity, new.shape[1])
-        return torch.sub(new, old, out=self._buffer.select(1, self.slot))
+            self._slots = self._buffer.unbind(1)
+        return torch.sub(new, old, out=self._slots[self.slot])
 
     def clear(self, rows: Tensor) -> None:
         """Forget the vectors of the rows where the mask holds, by zeroing them."""
@@ -59,6 +61,7 @@ class History:
         """Keep the given rows."""
         if self._buffer is not None:
             self._buffer = self._buffer.index_select(0, rows)
+            self._slots = self._buffer.unbind(1)
         self._list = [vector.index_select(0, rows) for vector in self._list]
 
 
@@ -141,15 +144,12 @@ def solve_small(table: Tensor, right: Tensor) -> Tensor:
 
 
 class Diagonals:
-    """Constant m x m matrices a + b I, made once per size."""
+    """Constant m x m matrices a + b I, of every size up to a capacity."""
 
-    def __init__(self, everywhere: float, diagonal: float, like: Tensor) -> None:
-        self._everywhere, self._diagonal = everywhere, diagonal
-        self._dtype, self._device = like.dtype, like.device
-        self._matrices: dict[int, Tensor] = {}
+    def __init__(self, everywhere: float, diagonal: float, capacity: int, like: Tensor) -> None:
+        self._capacity = max(capacity, 0)
+        self._matrix = like.new_full((self._capacity, self._capacity), everywhere)
+        self._matrix.fill_diagonal_(everywhere + diagonal)
 
     def __getitem__(self, size: int) -> Tensor:
-        if size not in self._matrices:
-            eye = torch.eye(size, dtype=self._dtype, device=self._device)
-            self._matrices[size] = self._everywhere + self._diagonal * eye
-        return self._matrices[size]
+        return self._matrix if size == self._capacity else self._matrix[:size, :size]

@@ -11,8 +11,8 @@ from .history import combine, products, solve_small
 class Arnoldi:
     """An orthonormal basis of each sample's Krylov space, and the operator's Hessenberg matrix in it.
 
-    Orthogonalization is classical Gram-Schmidt done twice: as stable as Householder's in practice, and four batched
-    products per step however long the basis.
+    Orthogonalization is classical Gram-Schmidt, done a second time for rows that lose more than half of their length:
+    as stable as Householder's in practice, and two or four batched products per step however long the basis.
 
     Args:
         start: (B, D) first vectors; rows need not be normalized, and zero rows stay zero.
@@ -28,16 +28,18 @@ class Arnoldi:
         self._basis = start.new_empty(batch_size, capacity + 1, dim)
         self._basis[:, 0] = unit(start, self.norm)
         self._hessenberg = start.new_zeros(batch_size, capacity + 1, capacity)
+        self.is_regular = True
+        """Whether the last step gave every row a new direction far above rounding."""
 
     @property
     def newest(self) -> Tensor:
         """(B, D) basis vectors to which the operator is applied next."""
-        return self._basis[:, self.size]
+        return self._basis.select(1, self.size)
 
     @property
     def basis(self) -> Tensor:
         """(B, size + 1, D) orthonormal vectors found so far."""
-        return self._basis[:, : self.size + 1]
+        return self._basis.narrow(1, 0, self.size + 1)
 
     @property
     def hessenberg(self) -> Tensor:
@@ -53,16 +55,24 @@ class Arnoldi:
         basis = self.basis
         along = products(basis, image)
         rest = combine(image, along, basis, scale=-1.0)
-        correction = products(basis, rest)
-        rest = combine(rest, correction, basis, scale=-1.0)
-        along = along + correction
         norm = torch.linalg.vector_norm(rest, dim=1)
-        # What is left of an exhausted space is rounding noise, whose direction must not enter the basis.
-        norm = torch.where(norm > 10 * self._eps * torch.linalg.vector_norm(along, dim=1), norm, 0)
-        self._hessenberg[:, : self.size + 1, self.size] = along
-        self._hessenberg[:, self.size + 1, self.size] = norm
+        is_long = norm + norm > torch.linalg.vector_norm(along, dim=1)
+        self.is_regular = bool(is_long.all().item())
+        if self.is_regular:
+            inverse = norm.reciprocal()
+        else:
+            correction = torch.where(is_long.unsqueeze(1), 0, products(basis, rest))
+            rest = combine(rest, correction, basis, scale=-1.0)
+            along = along + correction
+            norm = torch.linalg.vector_norm(rest, dim=1)
+            # What is left of an exhausted space is rounding noise, whose direction must not enter the basis.
+            norm = torch.where(norm > 10 * self._eps * torch.linalg.vector_norm(along, dim=1), norm, 0)
+            inverse = reciprocal(norm)
+        column = self._hessenberg.select(2, self.size)
+        column.narrow(1, 0, self.size + 1).copy_(along)
+        column.select(1, self.size + 1).copy_(norm)
         self.size += 1
-        torch.mul(rest, reciprocal(norm)[:, None], out=self._basis[:, self.size])
+        torch.mul(rest, inverse.unsqueeze(1), out=self._basis.select(1, self.size))
         return along, norm
 
 
@@ -78,17 +88,30 @@ class LeastResidual:
         size = space.capacity + 1
         self._normals = space.norm.new_zeros(space.norm.shape[0], size, size)
         self._normals[:, 0, 0] = 1
-        self._least_norm = torch.ones_like(space.norm)
+        self._norms: list[Tensor] = []
+        self._residual = space.norm
 
     def extend(self, along: Tensor, norm: Tensor) -> Tensor:
         """Take in a new Hessenberg column of the operator; return the (B,) norm of the least residual."""
         size = self._space.size
-        normal = self._normals[:, size - 1, :size]
-        cosine, sine = rotation(normal, normal[:, -1], along, norm, self._least_norm)
-        self._least_norm = torch.where(norm > 0, torch.minimum(self._least_norm, norm), self._least_norm)
-        torch.mul(normal, cosine[:, None], out=self._normals[:, size, :size])
-        self._normals[:, size, size] = sine
-        return self._space.norm * self._normals[:, size, 0].abs()
+        normal = self._normals.select(1, size - 1).narrow(1, 0, size)
+        if self._space.is_regular:
+            slope = normal.select(1, size - 1) - torch.linalg.vecdot(normal, along)
+            length = torch.hypot(norm, slope)
+            cosine, sine = norm / length, slope / length
+        else:
+            cosine, sine = rotation(normal, normal.select(1, size - 1), along, norm, self._least_norm())
+        self._norms.append(norm)
+        new = self._normals.select(1, size)
+        torch.mul(normal, cosine.unsqueeze(1), out=new.narrow(1, 0, size))
+        new.select(1, size).copy_(sine)
+        self._residual = self._residual * cosine
+        return self._residual
+
+    def _least_norm(self) -> Tensor:
+        """Return the least positive entry below the diagonal so far, by which rounding errors were magnified."""
+        norms = torch.stack([torch.ones_like(self._residual), *self._norms])
+        return torch.where(norms > 0, norms, 1).amin(dim=0)
 
     def minimize(self, used: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Find the minimizer over the first columns of each sample.
@@ -131,11 +154,13 @@ def rotation(
     """
     slope = last - torch.linalg.vecdot(normal, along)
     # A slope of rounding noise and a norm of zero: I - operator is singular on the space, and the residual stays.
-    noise = 100 * torch.finfo(norm.dtype).eps * (1 + torch.linalg.vector_norm(along, dim=1)) / least_norm
+    eps = torch.finfo(norm.dtype).eps
+    noise = 100 * eps * (1 + torch.linalg.vector_norm(along, dim=1)) / least_norm
     is_singular = (norm == 0) & (slope.abs() <= noise)
     norm, slope = torch.where(is_singular, 1, norm), torch.where(is_singular, 0, slope)
     length = torch.hypot(norm, slope)
-    return norm / length, slope / length
+    # A hair above one where it stays, so that a column that brought nothing is not taken for progress.
+    return torch.where(is_singular, 1 + 4 * eps, norm / length), slope / length
 
 
 def reciprocal(norms: Tensor) -> Tensor:

@@ -115,7 +115,9 @@ class Progress:
         self._results: list[_Result] = []
         self._num_riding = self._num_leaving = 0
         self._best, self._upper, self._snapshot = value, residual, residual
-        self._lower = torch.full_like(residual, self._tol)
+        self._most = residual.new_full((), torch.finfo(residual.dtype).max)
+        # The least residual that is not converged yet.
+        self._lower = torch.full_like(residual, self._tol).nextafter(self._most)
         self._num_stalled = torch.zeros_like(residual, dtype=torch.int64)
         self._finish(residual <= self._tol, Status.CONVERGED)
 
@@ -124,16 +126,11 @@ class Progress:
         self.num_evals += 1
         self.rejected = None
         self._trace.append((residual, self._rows))
-        margin = (residual - self._lower).min().item()
-        growth = (residual / self._upper).max().item()
-        # Both comparisons fail for a NaN, as they must.
-        if margin > 0 and growth < 1:
+        # A residual that clamping leaves alone lies within its bounds; a NaN never does.
+        if torch.equal(residual.clamp(self._lower, self._upper), residual):
             self._best, self._upper = z, residual
-        elif margin > 0 and growth < math.inf:
-            self._best = torch.where((residual < self._upper).unsqueeze(1), z, self._best)
-            if growth > max_growth:
-                self.rejected = residual > max_growth * self._upper
-            self._upper = torch.minimum(residual, self._upper)
+        elif torch.equal(residual.clamp(self._lower, self._most), residual):
+            self._keep_better(z, residual, residual < self._upper, max_growth)
         else:
             self._settle(z, residual, max_growth)
         if self.num_evals % WINDOW == 0 and self._tol > 0:
@@ -143,16 +140,20 @@ class Progress:
     def _settle(self, z: Tensor, residual: Tensor, max_growth: float) -> None:
         """Handle an evaluation at which some row finished or failed."""
         # The quotient overflows where f vanishes and z does not; only a NaN tells that f itself was not finite.
-        residual = residual.clamp(max=torch.finfo(residual.dtype).max)
+        residual = residual.clamp(max=self._most)
         # A norm of z that overflows makes any residual look small.
         is_finite = torch.linalg.vector_norm(z, dim=1).isfinite() & ~residual.isnan()
-        better = (residual < self._upper) & is_finite
-        self._best = torch.where(better[:, None], z, self._best)
-        rejected = residual > max_growth * self._upper
-        self.rejected = rejected if bool(rejected.any()) else None
-        self._upper = torch.where(better, residual, self._upper)
+        self._keep_better(z, residual, (residual < self._upper) & is_finite, max_growth)
         self._finish((residual <= self._tol) & is_finite, Status.CONVERGED)
         self._finish(~is_finite, Status.NON_FINITE)
+
+    def _keep_better(self, z: Tensor, residual: Tensor, better: Tensor, max_growth: float) -> None:
+        self._best = torch.where(better.unsqueeze(1), z, self._best)
+        if max_growth != math.inf:
+            rejected = residual > max_growth * self._upper
+            # Handed on only if it says something, as a rule has to do much about it.
+            self.rejected = rejected if rejected.any().item() else None
+        self._upper = torch.where(better, residual, self._upper)
 
     def _check_stagnation(self) -> None:
         stalled = self._upper > 0.999 * self._snapshot
@@ -272,7 +273,7 @@ def relative_residual(fz: Tensor, g: Tensor, tiny: Tensor) -> Tensor:
     """Return ‖g‖ / (‖f‖ + tiny) per row, without a graph; a row in which both vanish has residual 0."""
     if torch.is_grad_enabled():
         fz, g = fz.detach(), g.detach()
-    return torch.linalg.vector_norm(g, dim=1) / torch.linalg.vector_norm(fz, dim=1).add_(tiny)
+    return torch.linalg.vector_norm(g, dim=1).div_(torch.linalg.vector_norm(fz, dim=1).add_(tiny))
 
 
 def solve(
