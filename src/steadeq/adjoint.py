@@ -83,7 +83,10 @@ class _LinearAdjoint(AbstractAdjoint):
                 layout=problem.layout,
                 cotangent=lambda vjp, g: self.cotangent(vjp, g, kept),
                 record=solution._record,
-                inexact=None if self.is_exact else type(self).__name__,
+                refusal=None
+                if self.is_exact
+                else f"A second derivative through adjoint={type(self).__name__}() is not supported, as its gradient is "
+                "an approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled().",
             )
         return value, solution
 

@@ -32,7 +32,7 @@ def attach(
     layout: Layout,
     cotangent: Callable[[Product, Tensor], tuple[Tensor, Solution]],
     record: BackwardRecord,
-    inexact: str | None = None,
+    refusal: str | None = None,
 ) -> Tensor:
     """Return the value with a gradient.
 
@@ -43,7 +43,7 @@ def attach(
         layout: How states lie in matrices.
         cotangent: Maps products with Jᵀ and the gradient g at the value to the cotangent u of f, with statistics.
         record: Where the statistics of each backward pass go.
-        inexact: Name of the adjoint if u is not the solution of u = Jᵀu + g; there is no second derivative then.
+        refusal: Why there is no second derivative, if u is not the solution of u = Jᵀu + g.
 
     Returns:
         The value, part of a graph if f depends on anything that requires a gradient.
@@ -58,7 +58,7 @@ def attach(
         layout=layout,
         cotangent=cotangent,
         record=record,
-        inexact=inexact,
+        refusal=refusal,
         point=point,
         sources=sources,
     )
@@ -118,7 +118,7 @@ class _Attachment:
     layout: Layout
     cotangent: Callable[[Product, Tensor], tuple[Tensor, Solution]]
     record: BackwardRecord
-    inexact: str | None
+    refusal: str | None
     point: Linearization
     sources: _Sources
 
@@ -136,11 +136,8 @@ class _Attachment:
         the inputs, as what lies there gets its share from theirs. The adjoint system is itself a fixed-point problem in
         u, and is attached in the same way.
         """
-        if self.inexact is not None:
-            raise RuntimeError(
-                f"A second derivative through adjoint={self.inexact}() is not supported, as its gradient is an "
-                "approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled()."
-            )
+        if self.refusal is not None:
+            raise RuntimeError(self.refusal)
         if not self.sources.are_complete:
             raise RuntimeError(
                 "A second derivative through adjoint=Implicit() needs every tensor that f depends on to be a leaf or "
@@ -162,6 +159,7 @@ class _Attachment:
             layout=Layout(u),
             cotangent=self.cotangent,
             record=BackwardRecord(),
+            refusal="A third derivative through adjoint=Implicit() is not supported; use adjoint=Unrolled().",
         )
         targets = [gated.get(id(source), source) for source in self.sources.tensors]
         gradients = torch.autograd.grad(point.fz, targets, u, create_graph=True, allow_unused=True)

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from .adjoint import AbstractAdjoint, Implicit, Problem, Unrolled
 from .precision import under_autocast, without_autocast
 from .solution import Solution
 from .solvers import AbstractSolver, Anderson
 from .state import Layout, check_inputs, leaves
+from .transforms import refuse_differentiation, refuse_vmap
 
 _WORTH_COMPACTING = 8
 
@@ -60,7 +59,10 @@ def fixed_point(
     for name, value, kind in (("solver", solver, AbstractSolver), ("adjoint", adjoint, AbstractAdjoint)):
         if not isinstance(value, kind):
             raise TypeError(f"{name} is {value!r}; it must be a steadeq {name}, such as {_EXAMPLES[name]}.")
-    _check_transforms((z0, inputs), adjoint)
+    arguments = leaves((z0, inputs))
+    refuse_vmap(arguments)
+    if not isinstance(adjoint, Unrolled):
+        refuse_differentiation(arguments, type(adjoint).__name__)
     layout = Layout(z0)
     check_inputs(inputs, layout.batch_size)
     is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING if compact is None else compact
@@ -79,32 +81,6 @@ def fixed_point(
     if value is start:
         value = value.clone()
     return replace(statistics, value=layout.unpack(value))
-
-
-def _check_transforms(arguments: Any, adjoint: AbstractAdjoint) -> None:
-    """Refuse transforms that would fail deep inside with an obscure message, or that the solve would not notice."""
-    tensors = [leaf for leaf in leaves(arguments) if isinstance(leaf, Tensor)]
-    name = type(adjoint).__name__
-    if torch._C._are_functorch_transforms_active():
-        is_batched = torch._C._functorch.is_batchedtensor  # pyright: ignore[reportAttributeAccessIssue]
-        if any(map(is_batched, tensors)):
-            raise RuntimeError(
-                "fixed_point cannot run under torch.func.vmap, as every sample stops by itself; make the mapped "
-                "dimension part of the batch (dim 0) instead."
-            )
-        if not isinstance(adjoint, Unrolled):
-            raise RuntimeError(
-                f"fixed_point with adjoint={name}() cannot run under torch.func.grad, vjp, jacrev or jvp; use "
-                "torch.autograd.grad or torch.autograd.functional instead, or adjoint=Unrolled()."
-            )
-    has_tangents = forward_ad._current_level >= 0 and any(
-        forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
-    )
-    if has_tangents and not isinstance(adjoint, Unrolled):
-        raise RuntimeError(
-            f"fixed_point with adjoint={name}() has no forward-mode derivative; use torch.autograd.grad or "
-            "torch.autograd.functional, or adjoint=Unrolled()."
-        )
 
 
 _EXAMPLES = {"solver": "Anderson()", "adjoint": "Implicit()"}

@@ -47,7 +47,7 @@ class BroydenRule(Rule):
     max_growth = 1e3
 
     def __init__(self, solver: Broyden, z: Tensor) -> None:
-        self._capacity = max(min(solver.memory, solver.max_evals - 2), 0)
+        self._capacity = min(solver.memory, solver.max_evals - 1)
         self._s, self._df, self._table = History(self._capacity), History(self._capacity), Table(self._capacity)
         # Keeps the system of a cleared row, whose table is zero, solvable; its solution is zero.
         self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, self._capacity, z)

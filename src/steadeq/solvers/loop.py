@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..solution import Solution, Status
 from ..state import Layout, leaves, select_rows
+from ..transforms import refuse_vmap
 from .base import WINDOW, AbstractSolver, Rule
 
 PATIENT_WINDOWS = 3
@@ -55,6 +56,7 @@ class Evaluator:
             self._is_checked = True
             before = _versions(state)
             image = self._call(state)
+            refuse_vmap(leaves(image))
             if _versions(state) != before:
                 raise ValueError("f changed the state in place; it must leave its argument alone and return a new one.")
         matrix = self._layout.pack_image(image, z.shape[0])
@@ -312,6 +314,9 @@ def solve(
         g = fz - z
         progress.record(z, relative_residual(fz, g, tiny), rule.max_growth)
         if not progress.goes_on:
+            if keep_rows:
+                # Whether a row's last evaluation enters its history must not depend on how long its neighbors run.
+                rule.advance(z, fz, g, progress.rejected)
             break
         if progress.wants_selection and not keep_rows:
             rows = progress.select()
