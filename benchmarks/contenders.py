@@ -101,7 +101,7 @@ def _torchdeq_train_step(f: Map, workload: Workload, num_evals: int, g: Tensor) 
     values[-1].backward(g)
 
 
-def gmres_on_scaling(f: Callable[[Tensor], Tensor], workload: Workload, num_evals: int) -> Any:
-    """Solve u = f(u) + b with GMRES, for a linear f."""
+def solve_linear(operator: Callable[[Tensor], Tensor], workload: Workload, num_evals: int) -> Any:
+    """Solve u = operator(u) + b with GMRES, b being of the size of the workload's state."""
     b = torch.randn(workload.z0.shape, generator=torch.Generator().manual_seed(0)).flatten(1)
-    return GMRES(max_evals=num_evals, tol=0).solve_linear(f, b)
+    return GMRES(max_evals=num_evals, tol=0).solve_linear(operator, b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,9 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-
-# The profiler, used for memory, announces each start and stop otherwise.
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,8 @@ def peak_bytes(run: Callable[[], Any]) -> int:
     """
     run()
     gc.collect()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with _quiet_stderr(), torch.profiler.profile(activities=[cpu], profile_memory=True) as profiler:
         run()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
@@ -82,6 +81,20 @@ def peak_bytes(run: Callable[[], Any]) -> int:
         held += event.nbytes()
         peak = max(peak, held)
     return peak
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Silence the profiler, which announces each start and stop from C++."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 class OpCounter(TorchDispatchMode):

@@ -143,7 +143,9 @@ def transformer() -> Workload:
     """(c) The Transformer layer."""
     torch.manual_seed(0)
     shape = (8, 128, 256)
-    return Workload(name="transformer", cell=TransformerCell(256, 2.0), z0=torch.zeros(shape), inputs=(torch.randn(shape),))
+    return Workload(
+        name="transformer", cell=TransformerCell(256, 2.0), z0=torch.zeros(shape), inputs=(torch.randn(shape),)
+    )
 
 
 def mixed() -> Workload:

@@ -85,8 +85,8 @@ class _LinearAdjoint(AbstractAdjoint):
                 record=solution._record,
                 refusal=None
                 if self.is_exact
-                else f"A second derivative through adjoint={type(self).__name__}() is not supported, as its gradient is "
-                "an approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled().",
+                else f"A second derivative through adjoint={type(self).__name__}() is not supported, as its gradient "
+                "is an approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled().",
             )
         return value, solution
 

@@ -11,7 +11,7 @@ SOLVERS = {
     "picard": lambda tol: Picard(max_evals=3000, tol=tol),
     "anderson": lambda tol: Anderson(max_evals=100, tol=tol),
     "anderson_mixing": lambda tol: Anderson(max_evals=100, tol=tol, mixing=0.7),
-    "broyden": lambda tol: Broyden(max_evals=100, tol=tol),
+    "broyden": lambda tol: Broyden(max_evals=100, tol=tol, memory=16),
     "newton_krylov": lambda tol: NewtonKrylov(max_evals=100, tol=tol),
     "gmres": lambda tol: GMRES(max_evals=100, tol=tol),
 }

@@ -27,7 +27,7 @@ class Broyden(AbstractSolver):
         (tensor([[0.7391, 0.7391]]), 6)
     """
 
-    memory: int = 16
+    memory: int = 8
     """How many secant pairs are kept; each costs two states."""
 
     def __post_init__(self) -> None:
@@ -53,6 +53,7 @@ class BroydenRule(Rule):
         self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, self._capacity, z)
         self._last = LastEvaluation()
         self._system: Tensor | None = None
+        self._right: Tensor | None = None
 
     def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
         """Return z - H g, with H the inverse estimate after the newest secant pair."""
@@ -65,6 +66,8 @@ class BroydenRule(Rule):
             (z, fz, g), cleared = self._last.retreat((z, fz, g), rejected)
             for part in (self._s, self._df, self._table):
                 part.clear(cleared)
+            if self._right is not None:
+                self._right = torch.where(cleared.unsqueeze(1), 0, self._right)
         z_last, fz_last, g_last = self._last.matrices
         newest = self._s.push_difference(z, z_last)
         self._df.push_difference(fz, fz_last)
@@ -72,10 +75,17 @@ class BroydenRule(Rule):
         s, df, size, slot = self._s.columns, self._df.columns, len(self._s), self._s.slot
         # The table holds s_i . y_j where pair j is not older than pair i (y is the change of g), and s_i . df_j where
         # it is; an entry never changes while both of its pairs are in the window.
-        row, column = products(df, newest), products(s, g - g_last)
-        row.select(1, slot).copy_(column.select(1, slot))
+        row, right = products(df, newest), products(s, g)
+        corner = torch.linalg.vecdot(newest, g - g_last)
+        # s_i . y is what s_i . g changed by, which saves a pass over the window.
+        column = right.clone()
+        if self._right is not None:
+            column.narrow(1, 0, self._right.shape[1]).sub_(self._right)
+        column.select(1, slot).copy_(corner)
+        row.select(1, slot).copy_(corner)
+        self._right = right
         self._system = self._tiny[size] + self._table.write(slot, size, row=row, column=column)
-        weights = solve_small(self._system, products(s, g))
+        weights = solve_small(self._system, right)
         # Weights are pure numbers; huge ones come from pairs with s . y = 0 up to rounding, which tell nothing.
         is_sane = weights.abs().amax(dim=1, keepdim=True) < 1e8
         return combine(fz, torch.where(is_sane, weights, 0), df, scale=-1.0)
@@ -90,5 +100,6 @@ class BroydenRule(Rule):
         """Keep the given rows."""
         for part in (self._s, self._df, self._table, self._last):
             part.select(rows)
-        if self._system is not None:
+        if self._system is not None and self._right is not None:
             self._system = self._system.index_select(0, rows)
+            self._right = self._right.index_select(0, rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from .history import combine, products, solve_small
 
@@ -26,15 +27,18 @@ class Arnoldi:
         """(B,) norms of the first vectors."""
         self._eps = torch.finfo(start.dtype).eps
         self._basis = start.new_empty(batch_size, capacity + 1, dim)
-        self._basis[:, 0] = unit(start, self.norm)
-        self._hessenberg = start.new_zeros(batch_size, capacity + 1, capacity)
+        # Views are made once, as making one costs as much as a small kernel.
+        self._vectors = self._basis.unbind(1)
+        self._vectors[0].copy_(unit(start, self.norm))
+        self._columns: list[Tensor] = []
+        self._norms: list[Tensor] = []
         self.is_regular = True
         """Whether the last step gave every row a new direction far above rounding."""
 
     @property
     def newest(self) -> Tensor:
         """(B, D) basis vectors to which the operator is applied next."""
-        return self._basis.select(1, self.size)
+        return self._vectors[self.size]
 
     @property
     def basis(self) -> Tensor:
@@ -44,7 +48,8 @@ class Arnoldi:
     @property
     def hessenberg(self) -> Tensor:
         """(B, size + 1, size) matrix of the operator in the basis."""
-        return self._hessenberg[:, : self.size + 1, : self.size]
+        below = torch.diag_embed(torch.stack(self._norms, dim=1), offset=-1)[:, :, : self.size]
+        return below + functional.pad(stack_padded(self._columns), (0, 0, 0, 1))
 
     def extend(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Take in the operator's image of the newest vector.
@@ -56,11 +61,12 @@ class Arnoldi:
         along = products(basis, image)
         rest = combine(image, along, basis, scale=-1.0)
         norm = torch.linalg.vector_norm(rest, dim=1)
-        is_long = norm + norm > torch.linalg.vector_norm(along, dim=1)
-        self.is_regular = bool(is_long.all().item())
+        excess = torch.sub(norm, torch.linalg.vector_norm(along, dim=1), alpha=0.5)
+        self.is_regular = excess.min().item() > 0
         if self.is_regular:
             inverse = norm.reciprocal()
         else:
+            is_long = excess > 0
             correction = torch.where(is_long.unsqueeze(1), 0, products(basis, rest))
             rest = combine(rest, correction, basis, scale=-1.0)
             along = along + correction
@@ -68,12 +74,16 @@ class Arnoldi:
             # What is left of an exhausted space is rounding noise, whose direction must not enter the basis.
             norm = torch.where(norm > 10 * self._eps * torch.linalg.vector_norm(along, dim=1), norm, 0)
             inverse = reciprocal(norm)
-        column = self._hessenberg.select(2, self.size)
-        column.narrow(1, 0, self.size + 1).copy_(along)
-        column.select(1, self.size + 1).copy_(norm)
+        self._columns.append(along)
+        self._norms.append(norm)
         self.size += 1
-        torch.mul(rest, inverse.unsqueeze(1), out=self._basis.select(1, self.size))
+        torch.mul(rest, inverse.unsqueeze(1), out=self._vectors[self.size])
         return along, norm
+
+    def least_norm(self) -> Tensor:
+        """Return the least positive entry below the diagonal so far, by which rounding errors were magnified."""
+        norms = torch.stack([torch.ones_like(self.norm), *self._norms[:-1]])
+        return torch.where(norms > 0, norms, 1).amin(dim=0)
 
 
 class LeastResidual:
@@ -85,33 +95,22 @@ class LeastResidual:
 
     def __init__(self, space: Arnoldi) -> None:
         self._space = space
-        size = space.capacity + 1
-        self._normals = space.norm.new_zeros(space.norm.shape[0], size, size)
-        self._normals[:, 0, 0] = 1
-        self._norms: list[Tensor] = []
+        self._normals = [torch.ones_like(space.norm).unsqueeze(1)]
         self._residual = space.norm
 
     def extend(self, along: Tensor, norm: Tensor) -> Tensor:
         """Take in a new Hessenberg column of the operator; return the (B,) norm of the least residual."""
-        size = self._space.size
-        normal = self._normals.select(1, size - 1).narrow(1, 0, size)
+        normal = self._normals[-1]
+        last = normal.select(1, self._space.size - 1)
         if self._space.is_regular:
-            slope = normal.select(1, size - 1) - torch.linalg.vecdot(normal, along)
+            slope = last - torch.linalg.vecdot(normal, along)
             length = torch.hypot(norm, slope)
             cosine, sine = norm / length, slope / length
         else:
-            cosine, sine = rotation(normal, normal.select(1, size - 1), along, norm, self._least_norm())
-        self._norms.append(norm)
-        new = self._normals.select(1, size)
-        torch.mul(normal, cosine.unsqueeze(1), out=new.narrow(1, 0, size))
-        new.select(1, size).copy_(sine)
+            cosine, sine = rotation(normal, last, along, norm, self._space.least_norm())
+        self._normals.append(torch.cat([normal * cosine.unsqueeze(1), sine.unsqueeze(1)], dim=1))
         self._residual = self._residual * cosine
         return self._residual
-
-    def _least_norm(self) -> Tensor:
-        """Return the least positive entry below the diagonal so far, by which rounding errors were magnified."""
-        norms = torch.stack([torch.ones_like(self._residual), *self._norms])
-        return torch.where(norms > 0, norms, 1).amin(dim=0)
 
     def minimize(self, used: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Find the minimizer over the first columns of each sample.
@@ -131,7 +130,7 @@ class LeastResidual:
         is_used = (positions < used[:, None])[:, None]
         # An unused column is replaced by the unit vector of the row that it would add, which decouples it.
         columns = torch.where(is_used, eye[:, :size] - hessenberg, eye[:, 1:])
-        normal = self._normals[:, : size + 1, : size + 1].take_along_dim(used[:, None, None], dim=1)[:, 0]
+        normal = stack_padded(self._normals).take_along_dim(used[:, None, None], dim=2)[:, :, 0]
         right = self._space.norm[:, None] * eye[0]
         solution = solve_small(torch.cat([columns, normal[:, :, None]], dim=2), right)
         weights = solution[:, :size] * is_used[:, 0]
@@ -161,6 +160,11 @@ def rotation(
     length = torch.hypot(norm, slope)
     # A hair above one where it stays, so that a column that brought nothing is not taken for progress.
     return torch.where(is_singular, 1 + 4 * eps, norm / length), slope / length
+
+
+def stack_padded(columns: list[Tensor]) -> Tensor:
+    """Return the (B, longest, count) matrices of (B, length) columns of growing lengths, with zeros below."""
+    return nn.utils.rnn.pad_sequence([column.mT for column in columns]).permute(2, 0, 1)
 
 
 def reciprocal(norms: Tensor) -> Tensor:
