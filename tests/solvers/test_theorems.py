@@ -178,7 +178,9 @@ class TestBroyden:
 
     def test_it_converges_superlinearly_on_a_smooth_map(self):
         problem = tanh_network(torch.float64, 4)
-        trace = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Broyden(max_evals=40, tol=1e-12, memory=16)).trace
+        trace = fixed_point(
+            problem.f, problem.z0, *problem.inputs, solver=Broyden(max_evals=40, tol=1e-12, memory=16)
+        ).trace
         picard = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=40, tol=1e-12)).trace
         count = len(trace)
         # The reduction over six evaluations grows from one stretch to the next.
