@@ -64,16 +64,11 @@ class GMRES(AbstractSolver):
         u, rest = torch.zeros_like(b), unit(b, scale)
         broken = torch.zeros_like(scale)
         eps = torch.finfo(b.dtype).eps
-        # What the bookkeeping carries as the value is the number of products behind the best residual.
         # Within one Krylov space the residual may stand still up to the last product.
         num_quiet_windows = 1 + min(self.memory, b.shape[1]) // WINDOW
-        progress = Progress(
-            torch.zeros_like(scale)[:, None],
-            (scale != 0).to(scale.dtype),
-            self,
-            eps,
-            num_quiet_windows,
-        )
+        # What the bookkeeping carries as the value is the number of products behind the best residual.
+        num_products = torch.zeros_like(scale).unsqueeze(1)
+        progress = Progress(num_products, (scale != 0).to(scale.dtype), self, eps, num_quiet_windows)
         counts = torch.arange(1, self.max_evals + 1, dtype=scale.dtype, device=scale.device).unbind()
         while progress.goes_on:
             num_before = progress.num_evals
