@@ -6,6 +6,8 @@ on the CPU the other order, (B, columns, D) @ (B, D, 1), is an order of magnitud
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -139,8 +141,10 @@ def combine(base: Tensor, weights: Tensor, columns: Tensor, *, scale: float = 1.
 def solve_small(table: Tensor, right: Tensor) -> Tensor:
     """Solve (B, m, m) systems for (B, m) right-hand sides; a row without a finite solution becomes zero."""
     weights = torch.linalg.solve_ex(table, right.unsqueeze(2))[0].squeeze(2)
-    # Zero times the sum is zero, or NaN where anything in the row is not finite: a row is kept or dropped as a whole.
-    return weights.add(weights.sum(dim=1, keepdim=True), alpha=0).nan_to_num(0.0, 0.0, 0.0)
+    if math.isfinite(weights.sum().item()):
+        return weights
+    # A row is kept or dropped as a whole.
+    return torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0)
 
 
 class Diagonals:
