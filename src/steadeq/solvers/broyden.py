@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .base import AbstractSolver, Rule, check_count
 from .history import Diagonals, History, LastEvaluation, Table, combine, products, solve_small
@@ -77,18 +78,18 @@ class BroydenRule(Rule):
         # it is; an entry never changes while both of its pairs are in the window.
         row, right = products(df, newest), products(s, g)
         corner = torch.linalg.vecdot(newest, g - g_last)
-        # s_i . y is what s_i . g changed by, which saves a pass over the window.
-        column = right.clone()
-        if self._right is not None:
-            column.narrow(1, 0, self._right.shape[1]).sub_(self._right)
+        # s_i . y is what s_i . g changed by, which saves a pass over the window; the new pair has no earlier product.
+        before = right if self._right is None else self._right
+        column = right - (before if before.shape[1] == size else functional.pad(before, (0, 1)))
         column.select(1, slot).copy_(corner)
         row.select(1, slot).copy_(corner)
         self._right = right
         self._system = self._tiny[size] + self._table.write(slot, size, row=row, column=column)
         weights = solve_small(self._system, right)
         # Weights are pure numbers; huge ones come from pairs with s . y = 0 up to rounding, which tell nothing.
-        is_sane = weights.abs().amax(dim=1, keepdim=True) < 1e8
-        return combine(fz, torch.where(is_sane, weights, 0), df, scale=-1.0)
+        if weights.abs().max().item() > 1e8:
+            weights = torch.where(weights.abs().amax(dim=1, keepdim=True) > 1e8, 0, weights)
+        return combine(fz, weights, df, scale=-1.0)
 
     def apply_transposed(self, u: Tensor) -> Tensor:
         """Return -Hᵀ u for a (B, D) matrix, with H the estimate of the inverse of J - I."""

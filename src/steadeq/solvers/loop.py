@@ -49,22 +49,21 @@ class Evaluator:
         return seen.index_select(0, self._rows), images.index_select(0, self._rows)
 
     def _evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        state = self._layout.unpack(z)
-        if self._is_checked:
-            image = self._call(state)
-        else:
-            self._is_checked = True
+        layout = self._layout
+        state = layout.unpack(z)
+        image = self._f(state, *self._inputs) if self._is_checked else self._call_watched(state)
+        return (layout.pack(state) if layout.rounds else z), layout.pack_image(image, z.shape[0])
+
+    def _call_watched(self, state: Any) -> Any:
+        """Evaluate f for the first time, or for the first time after rows have left, and explain what goes wrong."""
+        self._is_checked = True
+        if not self._has_compacted:
             before = _versions(state)
-            image = self._call(state)
+            image = self._f(state, *self._inputs)
             refuse_vmap(leaves(image))
             if _versions(state) != before:
                 raise ValueError("f changed the state in place; it must leave its argument alone and return a new one.")
-        matrix = self._layout.pack_image(image, z.shape[0])
-        return (self._layout.pack(state) if self._layout.rounds else z), matrix
-
-    def _call(self, state: Any) -> Any:
-        if not self._has_compacted:
-            return self._f(state, *self._inputs)
+            return image
         try:
             return self._f(state, *self._inputs)
         except RuntimeError as error:
@@ -77,7 +76,7 @@ class Evaluator:
         """Go on with the given rows of the current ones, whose points (before the selection) are z."""
         if self._compact:
             self._inputs = select_rows(self._inputs, rows)
-            self._has_compacted = True
+            self._has_compacted, self._is_checked = True, False
         elif self._rows is None or self._whole is None:
             self._whole, self._rows = z, rows
         else:
