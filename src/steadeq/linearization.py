@@ -36,7 +36,7 @@ class Linearization:
         if not self.fz.requires_grad:
             return torch.zeros_like(u)
         return torch.autograd.grad(
-            self.fz, self.z, u, retain_graph=True, create_graph=create_graph, materialize_grads=True
+            self.fz, self.first, u, retain_graph=True, create_graph=create_graph, materialize_grads=True
         )[0]
 
     def jvp(self, v: Tensor) -> Tensor:

@@ -299,3 +299,13 @@ class TestFrozenSamples:
         assert solution.num_evals[3] > 50
         keep = gain[:, 0] == 0
         assert torch.equal(solution.value[keep], slow.inputs[0][keep])
+
+
+@pytest.mark.parametrize("others", [0.0, 1.0])
+def test_a_start_that_is_not_finite_is_reported_whatever_the_neighbors_do(others):
+    z0 = torch.full((3, 4), others)
+    z0[1, 0] = float("inf")
+    solution = fixed_point(torch.tanh, z0, solver=Picard(max_evals=3, tol=1e-9))
+    assert solution.status[1] == Status.NON_FINITE
+    assert solution.num_evals[1] == 1
+    assert (solution.status[[0, 2]] != Status.NON_FINITE).all()

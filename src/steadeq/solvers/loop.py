@@ -92,15 +92,18 @@ class Progress:
 
     Args:
         value: What is known of each row before the first evaluation.
-        residual: (B,) its relative residual; infinity if not known.
+        residual: (B,) its relative residual, or None if that is not known yet.
         solver: Whose budget and tolerance apply.
         eps: Precision of the evaluations.
         num_quiet_windows: See `Rule`.
     """
 
     def __init__(
-        self, value: Tensor, residual: Tensor, solver: AbstractSolver, eps: float, num_quiet_windows: int = 1
+        self, value: Tensor, residual: Tensor | None, solver: AbstractSolver, eps: float, num_quiet_windows: int = 1
     ) -> None:
+        is_known = residual is not None
+        if residual is None:
+            residual = value.new_full((value.shape[0],), math.inf)
         self.num_evals = 0
         self.goes_on = True
         """Whether there is budget left and a row to spend it on."""
@@ -117,10 +120,13 @@ class Progress:
         self._num_riding = self._num_leaving = 0
         self._best, self._upper, self._snapshot = value, residual, residual
         self._most = residual.new_full((), torch.finfo(residual.dtype).max)
+        # What a residual has to stay below; the first one is an improvement if it is finite.
+        self._bound = residual if is_known else self._most
         # The least residual that is not converged yet.
         self._lower = torch.full_like(residual, self._tol).nextafter(self._most)
         self._num_stalled = torch.zeros_like(residual, dtype=torch.int64)
-        self._finish(residual <= self._tol, Status.CONVERGED)
+        if is_known:
+            self._finish(residual <= self._tol, Status.CONVERGED)
 
     def record(self, z: Tensor, residual: Tensor, max_growth: float = math.inf) -> None:
         """Take in one evaluation of the current rows: their points, and how large the residual is there."""
@@ -128,12 +134,13 @@ class Progress:
         self.rejected = None
         self._trace.append((residual, self._rows))
         # A residual that clamping leaves alone lies within its bounds; a NaN never does.
-        if torch.equal(residual.clamp(self._lower, self._upper), residual):
+        if torch.equal(residual.clamp(self._lower, self._bound), residual):
             self._best, self._upper = z, residual
         elif torch.equal(residual.clamp(self._lower, self._most), residual):
             self._keep_better(z, residual, residual < self._upper, max_growth)
         else:
             self._settle(z, residual, max_growth)
+        self._bound = self._upper
         if self.num_evals % WINDOW == 0 and self._tol > 0:
             self._check_stagnation()
         self.goes_on = self.num_evals < self._max_evals and self._num_riding < residual.shape[0]
@@ -183,7 +190,7 @@ class Progress:
         # A failed row costs its neighbors nothing, and does not change when they are compacted.
         self._num_leaving += 0 if status is Status.NON_FINITE else index.numel()
         self._lower = torch.where(mask, -math.inf, self._lower)
-        self._upper = torch.where(mask, math.inf, self._upper)
+        self._upper = self._bound = torch.where(mask, math.inf, self._upper)
         self.goes_on = self._num_riding < mask.shape[0]
 
     @property
@@ -197,6 +204,7 @@ class Progress:
         rows = (~self.finished).nonzero()[:, 0]
         for name in ("_best", "_lower", "_upper", "_snapshot", "_num_stalled"):
             setattr(self, name, getattr(self, name).index_select(0, rows))
+        self._bound = self._upper
         if self.rejected is not None:
             self.rejected = self.rejected.index_select(0, rows)
         self._rows = rows if self._rows is None else self._rows.index_select(0, rows)
@@ -304,7 +312,7 @@ def solve(
     """
     evaluate = Evaluator(f, layout, inputs, compact)
     rule = solver.start(z0, layout.eps)
-    progress = Progress(z0, z0.new_full((z0.shape[0],), math.inf), solver, layout.eps, rule.num_quiet_windows)
+    progress = Progress(z0, None, solver, layout.eps, rule.num_quiet_windows)
     # As a tensor: adding a Python number costs twice as much.
     tiny = z0.new_full((), torch.finfo(z0.dtype).tiny)
     z = z0
