@@ -369,10 +369,14 @@ def write_readme(results: dict[str, Any]) -> None:
     parts = [f"Measured on: {headline(results['machine'])}."]
     for title, header, rows in tables(results):
         parts.append(f"**{title}**\n\n{as_markdown(header, rows)}")
-    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    text = f"{before}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}"
-    README.write_text(text, encoding="utf-8")
+    rewrite_between(README, BEGIN, END, "\n\n".join(parts))
+
+
+def rewrite_between(path: Path, begin: str, end: str, text: str) -> None:
+    """Replace what stands between two markers of a file."""
+    before, rest = path.read_text(encoding="utf-8").split(begin)
+    after = rest.split(end)[1]
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def parse_arguments() -> argparse.Namespace:
