@@ -123,20 +123,30 @@ class LeastResidual:
             and the (B,) norm of that residual with what rounding may add to it. The latter two come from the weights
             themselves: on a nearly singular system the recurrence promises more than the weights keep.
         """
-        size = self._space.size
-        hessenberg = self._space.hessenberg
-        eye = torch.eye(size + 1, dtype=hessenberg.dtype, device=hessenberg.device)
-        positions = torch.arange(size, device=hessenberg.device)
-        is_used = (positions < used[:, None])[:, None]
-        # An unused column is replaced by the unit vector of the row that it would add, which decouples it.
-        columns = torch.where(is_used, eye[:, :size] - hessenberg, eye[:, 1:])
         normal = stack_padded(self._normals).take_along_dim(used[:, None, None], dim=2)[:, :, 0]
-        right = self._space.norm[:, None] * eye[0]
-        solution = solve_small(torch.cat([columns, normal[:, :, None]], dim=2), right)
-        weights = solution[:, :size] * is_used[:, 0]
-        rest = torch.baddbmm(right[:, :, None], columns, weights[:, :, None], alpha=-1)[:, :, 0]
-        rounding = 4 * torch.finfo(rest.dtype).eps * torch.linalg.vector_norm(weights, dim=1)
-        return weights, rest, torch.linalg.vector_norm(rest, dim=1) + rounding
+        return minimize_residual(self._space.hessenberg, normal, used, self._space.norm)
+
+
+def minimize_residual(hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Minimize the residual of (I - operator) u = start in Krylov coordinates; see `LeastResidual.minimize`.
+
+    Args:
+        hessenberg: (B, size + 1, size) matrix of the operator in the basis.
+        normal: (B, size + 1) unit normal of the range of I - operator over the columns used.
+        used: (B,) int64: how many columns each sample uses.
+        norm: (B,) norm of the start.
+    """
+    size = hessenberg.shape[2]
+    eye = torch.eye(size + 1, dtype=hessenberg.dtype, device=hessenberg.device)
+    is_used = (torch.arange(size, device=hessenberg.device) < used[:, None])[:, None]
+    # An unused column is replaced by the unit vector of the row that it would add, which decouples it.
+    columns = torch.where(is_used, eye[:, :size] - hessenberg, eye[:, 1:])
+    right = norm[:, None] * eye[0]
+    solution = solve_small(torch.cat([columns, normal[:, :, None]], dim=2), right)
+    weights = solution[:, :size] * is_used[:, 0]
+    rest = torch.baddbmm(right[:, :, None], columns, weights[:, :, None], alpha=-1)[:, :, 0]
+    rounding = 4 * torch.finfo(rest.dtype).eps * torch.linalg.vector_norm(weights, dim=1)
+    return weights, rest, torch.linalg.vector_norm(rest, dim=1) + rounding
 
 
 def rotation(

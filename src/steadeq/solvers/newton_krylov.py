@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .base import WINDOW, AbstractSolver, Rule, check_count
-from .history import combine, solve_small
-from .krylov import reciprocal, rotation, unit
+from .history import combine
+from .krylov import minimize_residual, reciprocal, rotation, unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,8 @@ class NewtonKrylovRule(Rule):
         solved = self._probe_image(fz)
         candidate = torch.where(halving[:, None], self._base + self._fraction[:, None] * self._step, self._base)
         if solved.any():
-            weights = self._weights()
-            step = torch.bmm(weights[:, None], self._basis[:, :-1])[:, 0] * self._base_norm[:, None]
+            weights, _, _ = minimize_residual(self._hessenberg, self._normal, self._size, self._base_norm)
+            step = torch.bmm(weights[:, None], self._basis[:, :-1])[:, 0]
             step = torch.where((self._size > 0)[:, None], step, self._base_residual)
             self._step = torch.where(solved[:, None], step, self._step)
             candidate = torch.where(solved[:, None], self._base + self._step, candidate)
@@ -163,15 +163,6 @@ class NewtonKrylovRule(Rule):
         # The last evaluation is never spent on a probe: a candidate may be the answer, a probe only informs.
         is_last = self._evals_left <= 1
         return (probing & is_enough) | (is_last & (probing | (size == 0)))
-
-    def _weights(self) -> Tensor:
-        """Return the weights of each row's least residual on the first `memory` basis vectors."""
-        memory = self._memory
-        eye = torch.eye(memory + 1, dtype=self._basis.dtype, device=self._basis.device)
-        is_used = (torch.arange(memory, device=eye.device) < self._size[:, None])[:, None]
-        columns = torch.where(is_used, eye[:, :memory] - self._hessenberg, eye[:, 1:])
-        system = torch.cat([columns, self._normal[:, :, None]], dim=2)
-        return solve_small(system, eye[0].expand(system.shape[0], -1))[:, :memory]
 
     def select(self, rows: Tensor) -> None:
         """Keep the given rows."""
