@@ -170,7 +170,7 @@ class _DominantRitz:
     def __init__(self, space: Arnoldi) -> None:
         size = space.size
         # Small and often ill-conditioned: in double precision, and not where eigenvalue solvers are slow.
-        hessenberg = space.hessenberg.to(dtype=torch.float64).cpu()
+        hessenberg = space.hessenberg.cpu().double()
         square = hessenberg[:, :size].nan_to_num(0.0, 0.0, 0.0)
         values, vectors = torch.linalg.eig(square)
         order = values.abs().argsort(dim=1, descending=True)
@@ -234,7 +234,7 @@ def _lanczos_norm(point: Linearization, start: Tensor, max_products: int, tol: f
         space.extend(point.vjp(point.jvp(space.newest)))
         if step % 3 and step < steps:
             continue
-        hessenberg = space.hessenberg.double().cpu()
+        hessenberg = space.hessenberg.cpu().double()
         square = hessenberg[:, :step]
         squared, vectors = torch.linalg.eigh((square + square.mT) / 2)
         sigma = squared[:, -1].clamp(min=0).sqrt()
