@@ -60,19 +60,16 @@ class _LinearAdjoint(AbstractAdjoint):
         return solver
 
     def run(self, problem: Problem) -> tuple[Tensor, Solution]:
-        z0 = problem.z0.detach()
         with torch.no_grad():
             value, solution, rule = solve(
                 problem.f_solve,
-                z0,
+                problem.z0.detach(),
                 problem.inputs,
                 solver=self.forward_solver(problem.solver),
                 layout=problem.layout,
                 compact=problem.compact and not self.keeps_rows,
                 keep_rows=self.keeps_rows,
             )
-            if value is z0:
-                value = value.clone()
         if torch.is_grad_enabled():
             # The history of the forward solve is not kept until backward unless it is needed there.
             kept = rule if self.keeps_rows else None

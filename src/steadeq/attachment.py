@@ -95,7 +95,8 @@ class _Sources:
                 following = [edge for edge in dict.fromkeys(node.next_functions) if edge not in seen]
                 seen.update(dict.fromkeys(following))
                 pending.extend(following)
-        self.tensors = found + [tensor for tensor in known if (tensor.grad_fn, tensor.output_nr) in seen]
+        self.computed_inputs = [tensor for tensor in known if (tensor.grad_fn, tensor.output_nr) in seen]
+        self.tensors = found + self.computed_inputs
         self.exist = bool(self.tensors) or not self.are_complete
         self._versions = [tensor._version for tensor in self.tensors]
 
@@ -146,9 +147,7 @@ class _Attachment:
             )
         self.sources.check_versions()
         gate = _Gate()
-        gated = {
-            id(leaf): gate.apply(leaf) for leaf in leaves(self.inputs) if isinstance(leaf, Tensor) and leaf.grad_fn
-        }
+        gated = {id(tensor): gate.apply(tensor) for tensor in self.sources.computed_inputs}
         inputs = map_leaves(lambda leaf: gated.get(id(leaf), leaf), self.inputs)
         point = Linearization(self.f, gate.apply(value), inputs, self.layout)
         u = self.solve(g)

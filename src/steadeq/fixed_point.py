@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from .adjoint import AbstractAdjoint, Implicit, Problem, Unrolled
 from .precision import under_autocast, without_autocast
 from .solution import Solution
@@ -66,10 +64,9 @@ def fixed_point(
     layout = Layout(z0)
     check_inputs(inputs, layout.batch_size)
     is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING if compact is None else compact
-    start: Tensor = layout.pack(z0)
     problem = Problem(
         f=under_autocast(f, layout),
-        z0=start,
+        z0=layout.pack(z0),
         inputs=inputs,
         solver=solver,
         layout=layout,
@@ -78,8 +75,6 @@ def fixed_point(
     )
     with without_autocast(layout):
         value, statistics = adjoint.run(problem)
-    if value is start:
-        value = value.clone()
     return replace(statistics, value=layout.unpack(value))
 
 

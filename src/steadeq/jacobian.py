@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .linearization import Linearization
 from .precision import under_autocast, without_autocast
-from .solvers.base import check_count
+from .solvers.base import check_choice, check_count
 from .state import Layout, check_inputs, map_tensors
 
 Probe = Literal["rademacher", "gaussian", "sphere"]
@@ -60,7 +60,7 @@ def jacobian_penalty(
         tensor(2.1250, grad_fn=<DivBackward0>)
     """
     point, layout = linearize(f, z, inputs)
-    probes = _Probes(point.fz, num_probes, probe, generator)
+    probes = Probes(point.fz, num_probes, probe, generator)
     create_graph = torch.is_grad_enabled()
     total = point.fz.new_zeros(())
     with without_autocast(layout):
@@ -100,7 +100,7 @@ def frobenius_norm(
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence!r}; it must be between 0 and 1.")
     point, layout = linearize(f, z, inputs)
-    probes = _Probes(point.fz, num_probes, probe, generator)
+    probes = Probes(point.fz, num_probes, probe, generator)
     with torch.no_grad(), without_autocast(layout):
         squares = torch.stack([point.vjp(probes.draw()).square().sum(dim=1) for _ in range(num_probes)])
         value = squares.mean(dim=0).sqrt()
@@ -126,16 +126,16 @@ def linearize(f: Callable[..., Any], z: Any, inputs: tuple[Any, ...]) -> tuple[L
     return Linearization(under_autocast(f, layout), matrix, inputs, layout), layout
 
 
-class _Probes:
+class Probes:
     """Random (B, D) matrices with rows of mean zero and covariance I."""
 
     def __init__(self, like: Tensor, num_probes: int, probe: Probe, generator: torch.Generator | None) -> None:
         check_count("num_probes", num_probes)
-        if probe not in get_args(Probe):
-            raise ValueError(f"probe is {probe!r}; it must be one of {', '.join(map(repr, get_args(Probe)))}.")
+        check_choice("probe", probe, get_args(Probe))
         self._like, self._probe, self._generator = like.detach(), probe, generator
 
     def draw(self) -> Tensor:
+        """Return one of them."""
         # A generator lives on one device; what it draws moves to the state's.
         device = self._like.device if self._generator is None else self._generator.device
         sample = torch.empty_like(self._like, device=device)

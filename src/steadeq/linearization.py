@@ -23,9 +23,9 @@ class Linearization:
 
     def __init__(self, f: Callable[..., Any], z: Tensor, inputs: tuple[Any, ...], layout: Layout) -> None:
         with torch.enable_grad():
-            self.z = z if z.requires_grad else z.detach().requires_grad_()
+            z = z if z.requires_grad else z.detach().requires_grad_()
             # The first node of the graph of f, by which nodes made inside of f are told from older ones.
-            self.first = self.z.view_as(self.z)
+            self.first = z.view_as(z)
             image = layout.pack_image(f(layout.unpack(self.first), *inputs), z.shape[0])
             # If f hands on a leaf, a view of it has the node that leads there.
             self.fz = image.view_as(image) if image.is_leaf else image

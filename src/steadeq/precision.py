@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .state import Layout
+from .state import Layout, active_autocast
 
 
 def under_autocast(f: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
@@ -32,7 +32,6 @@ def under_autocast(f: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
 
 def without_autocast(layout: Layout) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which arithmetic on the layout's device keeps its precision."""
-    device_type = layout.device.type
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return contextlib.nullcontext()
+    if active_autocast(layout.device) is None:
+        return contextlib.nullcontext()
+    return torch.autocast(layout.device.type, enabled=False)

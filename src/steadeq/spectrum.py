@@ -13,10 +13,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from .jacobian import Estimate, linearize
+from .jacobian import Estimate, Probes, linearize
 from .linearization import Linearization
 from .precision import without_autocast
-from .solvers.base import check_count
+from .solvers.base import check_choice, check_count
+from .solvers.history import weighted_sum
 from .solvers.krylov import Arnoldi, unit
 
 Method = Literal["arnoldi", "power", "rayleigh"]
@@ -64,10 +65,8 @@ def spectral_radius(
     """
     check_count("max_products", max_products)
     check_count("memory", memory, minimum=2)
-    if not tol >= 0:
-        raise ValueError(f"tol is {tol!r}; it must be >= 0.")
-    if method not in get_args(Method):
-        raise ValueError(f"method is {method!r}; it must be one of {', '.join(map(repr, get_args(Method)))}.")
+    _check_tol(tol)
+    check_choice("method", method, get_args(Method))
     point, layout = linearize(f, z, inputs)
     start = _random_units(point.fz, generator)
     with torch.no_grad(), without_autocast(layout):
@@ -104,17 +103,20 @@ def operator_norm(
         tensor([3.])
     """
     check_count("max_products", max_products, minimum=2)
-    if not tol >= 0:
-        raise ValueError(f"tol is {tol!r}; it must be >= 0.")
+    _check_tol(tol)
     point, layout = linearize(f, z, inputs)
     start = _random_units(point.fz, generator)
     with torch.no_grad(), without_autocast(layout):
         return _lanczos_norm(point, start, max_products, tol)
 
 
+def _check_tol(tol: float) -> None:
+    if not tol >= 0:
+        raise ValueError(f"tol is {tol!r}; it must be >= 0.")
+
+
 def _random_units(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    device = like.device if generator is None else generator.device
-    start = torch.empty_like(like, device=device).normal_(generator=generator).to(like.device)
+    start = Probes(like, 1, "gaussian", generator).draw()
     return start / torch.linalg.vector_norm(start, dim=1, keepdim=True)
 
 
@@ -190,7 +192,7 @@ class _DominantRitz:
         self.error = torch.where(failed, math.inf, torch.maximum(residual * condition, hidden)).to(like)
         # A sum of the leading Ritz vectors; real parts suffice, as complex ones come in pairs.
         leading = vectors.take_along_dim(order[:, None, : max(2, size // 4)], dim=2).sum(dim=2).real
-        self.restart = torch.bmm(leading.to(like)[:, None], space.basis[:, :size])[:, 0]
+        self.restart = weighted_sum(leading.to(like), space.basis[:, :size])
 
     @staticmethod
     def _condition(square: Tensor, value: Tensor, right: Tensor) -> Tensor:

@@ -153,10 +153,7 @@ class Layout:
         self.dtype = torch.float32
         for dtype in self.dtypes:
             self.dtype = torch.promote_types(self.dtype, dtype)
-        device_type = self.device.type
-        self.autocast_dtype = None
-        if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
-            self.autocast_dtype = torch.get_autocast_dtype(device_type)
+        self.autocast_dtype = active_autocast(self.device)
         self._orders = [_memory_order(tensor) for tensor in tensors]
         self._is_single = isinstance(z0, Tensor)
         self._is_plain = self._is_single and self._orders[0] is None and self.dtypes[0] == self.dtype
@@ -243,6 +240,13 @@ class Layout:
             raise ValueError(f"{where} on {leaf.device} where the state is on {self.device}.")
         if leaf.dtype != dtype and not (leaf.is_floating_point() and self.autocast_dtype is not None):
             raise ValueError(f"{where} of dtype {leaf.dtype} where the state has {dtype}.")
+
+
+def active_autocast(device: torch.device) -> torch.dtype | None:
+    """Return the dtype that autocast computes in on a device, or None where it is off."""
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return None
 
 
 def _memory_order(tensor: Tensor) -> list[int] | None:

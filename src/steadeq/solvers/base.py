@@ -79,6 +79,16 @@ def check_count(name: str, value: Any, minimum: int = 1) -> None:
         raise ValueError(f"{name} is {value}; it must be an integer >= {minimum}.")
 
 
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of the choices.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}.")
+
+
 def check_fraction(name: str, value: float) -> None:
     """Refuse a step length outside (0, 1].
 

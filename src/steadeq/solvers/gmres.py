@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..solution import Solution, Status
 from .base import WINDOW, AbstractSolver, Rule, check_count
-from .history import combine
+from .history import combine, weighted_sum
 from .krylov import Arnoldi, LeastResidual, unit
 from .loop import Progress
 from .newton_krylov import NewtonKrylovRule
@@ -87,7 +87,7 @@ class GMRES(AbstractSolver):
                 broken = torch.where(is_broken, kept, broken)
             u = combine(u, weights, space.basis[:, : space.size])
             if progress.goes_on:
-                rest = torch.bmm(rest_weights[:, None], space.basis)[:, 0]
+                rest = weighted_sum(rest_weights, space.basis)
         solution = progress.conclude()
         is_broken = broken > solution.residual
         is_misjudged = is_broken & solution.converged & (broken > self.tol)

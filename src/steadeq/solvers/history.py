@@ -133,6 +133,11 @@ def products(columns: Tensor, vector: Tensor) -> Tensor:
     return torch.bmm(vector.unsqueeze(1), columns.mT).squeeze(1)
 
 
+def weighted_sum(weights: Tensor, columns: Tensor) -> Tensor:
+    """Return sum_j weights_j columns_j for (B, columns) and (B, columns, D)."""
+    return torch.bmm(weights.unsqueeze(1), columns).squeeze(1)
+
+
 def combine(base: Tensor, weights: Tensor, columns: Tensor, *, scale: float = 1.0) -> Tensor:
     """Return base + scale * sum_j weights_j columns_j for (B, D), (B, columns) and (B, columns, D)."""
     return torch.baddbmm(base.unsqueeze(1), weights.unsqueeze(1), columns, alpha=scale).squeeze(1)

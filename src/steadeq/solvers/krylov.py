@@ -25,7 +25,6 @@ class Arnoldi:
         self.size, self.capacity = 0, capacity
         self.norm = torch.linalg.vector_norm(start, dim=1)
         """(B,) norms of the first vectors."""
-        self._eps = torch.finfo(start.dtype).eps
         self._basis = start.new_empty(batch_size, capacity + 1, dim)
         # Views are made once, as making one costs as much as a small kernel.
         self._vectors = self._basis.unbind(1)
@@ -66,13 +65,7 @@ class Arnoldi:
         if self.is_regular:
             inverse = norm.reciprocal()
         else:
-            is_long = excess > 0
-            correction = torch.where(is_long.unsqueeze(1), 0, products(basis, rest))
-            rest = combine(rest, correction, basis, scale=-1.0)
-            along = along + correction
-            norm = torch.linalg.vector_norm(rest, dim=1)
-            # What is left of an exhausted space is rounding noise, whose direction must not enter the basis.
-            norm = torch.where(norm > 10 * self._eps * torch.linalg.vector_norm(along, dim=1), norm, 0)
+            along, rest, norm = orthogonalize_again(basis, along, rest, is_done=excess > 0)
             inverse = reciprocal(norm)
         self._columns.append(along)
         self._norms.append(norm)
@@ -84,6 +77,31 @@ class Arnoldi:
         """Return the least positive entry below the diagonal so far, by which rounding errors were magnified."""
         norms = torch.stack([torch.ones_like(self.norm), *self._norms[:-1]])
         return torch.where(norms > 0, norms, 1).amin(dim=0)
+
+
+def orthogonalize_again(
+    basis: Tensor, along: Tensor, rest: Tensor, *, is_done: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Make the second pass of Gram-Schmidt.
+
+    Args:
+        basis: (B, columns, D) orthonormal vectors.
+        along: (B, columns) what the first pass took off.
+        rest: (B, D) what it left.
+        is_done: Rows that need no second pass.
+
+    Returns:
+        The corrected `along` and `rest`, and the (B,) norm of the latter.
+    """
+    correction = products(basis, rest)
+    if is_done is not None:
+        correction = torch.where(is_done.unsqueeze(1), 0, correction)
+    rest = combine(rest, correction, basis, scale=-1.0)
+    along = along + correction
+    norm = torch.linalg.vector_norm(rest, dim=1)
+    # What is left of an exhausted space is rounding noise, whose direction must not enter the basis.
+    noise = 10 * torch.finfo(norm.dtype).eps * torch.linalg.vector_norm(along, dim=1)
+    return along, rest, torch.where(norm > noise, norm, 0)
 
 
 class LeastResidual:

@@ -335,4 +335,5 @@ def solve(
             following = torch.where(progress.finished[:, None], z, following)
         z = following
     value = progress.values()
-    return value, progress.conclude(), rule
+    # Where the start was not improved on, the caller gets a tensor of its own.
+    return (value.clone() if value is z0 else value), progress.conclude(), rule

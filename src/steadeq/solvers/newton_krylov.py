@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .base import WINDOW, AbstractSolver, Rule, check_count
-from .history import combine
-from .krylov import minimize_residual, reciprocal, rotation, unit
+from .history import combine, products, weighted_sum
+from .krylov import minimize_residual, orthogonalize_again, reciprocal, rotation, unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,6 @@ class NewtonKrylovRule(Rule):
         self._is_first = True
         self._memory = max(1, min(memory, max_evals - 2))
         self.num_quiet_windows = 1 + self._memory // WINDOW
-        self._eps = torch.finfo(z.dtype).eps
         zeros = z.new_zeros(batch_size)
         self._is_probing = torch.zeros_like(zeros, dtype=torch.bool)
         self._base = self._base_image = self._base_residual = self._step = torch.zeros_like(z)
@@ -96,7 +95,7 @@ class NewtonKrylovRule(Rule):
         candidate = torch.where(halving[:, None], self._base + self._fraction[:, None] * self._step, self._base)
         if solved.any():
             weights, _, _ = minimize_residual(self._hessenberg, self._normal, self._size, self._base_norm)
-            step = torch.bmm(weights[:, None], self._basis[:, :-1])[:, 0]
+            step = weighted_sum(weights, self._basis[:, :-1])
             step = torch.where((self._size > 0)[:, None], step, self._base_residual)
             self._step = torch.where(solved[:, None], step, self._step)
             candidate = torch.where(solved[:, None], self._base + self._step, candidate)
@@ -127,8 +126,7 @@ class NewtonKrylovRule(Rule):
         self._base_norm = torch.where(accepted, norm, self._base_norm)
         scale = torch.maximum(image_norm, torch.linalg.vector_norm(z, dim=1))
         self._length = torch.where(accepted, self._probe_length * scale, self._length)
-        fresh = torch.zeros_like(self._basis[:1])
-        self._basis = torch.where(mask[:, :, None], fresh, self._basis)
+        self._basis = torch.where(mask[:, :, None], 0, self._basis)
         self._basis[:, 0] = torch.where(mask, unit(g, norm), self._basis[:, 0])
         self._hessenberg = torch.where(mask[:, :, None], 0, self._hessenberg)
         self._normal = torch.where(mask, torch.eye(1, self._memory + 1).to(self._normal), self._normal)
@@ -139,13 +137,9 @@ class NewtonKrylovRule(Rule):
         """Extend the basis of probing rows; return the rows whose linear system is solved well enough."""
         probing = self._is_probing
         image = (fz - self._base_image) * reciprocal(self._length)[:, None]
-        along = torch.bmm(image[:, None], self._basis.mT)[:, 0]
+        along = products(self._basis, image)
         rest = combine(image, along, self._basis, scale=-1.0)
-        correction = torch.bmm(rest[:, None], self._basis.mT)[:, 0]
-        rest = combine(rest, correction, self._basis, scale=-1.0)
-        along = along + correction
-        norm = torch.linalg.vector_norm(rest, dim=1)
-        norm = torch.where(norm > 10 * self._eps * torch.linalg.vector_norm(along, dim=1), norm, 0)
+        along, rest, norm = orthogonalize_again(self._basis, along, rest)
         size = torch.where(probing, self._size + 1, self._size)
         # The new entries go to row and column `size` of each probing sample, elsewhere everything stays.
         positions = torch.arange(self._memory + 1, device=fz.device)
