@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..adjoint import AbstractAdjoint, Implicit
-from ..fixed_point import fixed_point
+from ..equilibrium import fixed_point
 from ..solution import Solution
 from ..solvers import AbstractSolver, Anderson
 
@@ -59,19 +59,23 @@ class DEQ(nn.Module):
         self.compile_cell = compile
         self._compiled: list[Callable[..., Any]] = []
 
-    def forward(self, z0: Any, *inputs: Any) -> tuple[Any, Solution]:
+    def forward(
+        self, z0: Any, *inputs: Any, solver: AbstractSolver | None = None, adjoint: AbstractAdjoint | None = None
+    ) -> tuple[Any, Solution]:
         """Return the equilibrium and how it was reached.
 
         Args:
             z0: Where to start.
             *inputs: What the cell takes after the state, batched along dim 0.
+            solver: Instead of the layer's own, for this call: another budget or tolerance.
+            adjoint: Instead of the layer's own, for this call.
         """
         solution = fixed_point(
             self.cell,
             z0,
             *inputs,
-            solver=self.solver,
-            adjoint=self.adjoint,
+            solver=self.solver if solver is None else solver,
+            adjoint=self.adjoint if adjoint is None else adjoint,
             compact=self.compact,
             f_solve=self._fast_cell(),
         )

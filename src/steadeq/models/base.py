@@ -1,0 +1,67 @@
+"""What every equilibrium network has: an injection, a layer solved to its fixed point, and a read-out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..adjoint import AbstractAdjoint
+from ..nn import DEQ
+from ..solution import Solution
+from ..solvers import AbstractSolver
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Equilibrium:
+    """A solved layer, with all that the Jacobian penalty and the spectra need."""
+
+    z: Any
+    """The state, part of the graph if gradients are on."""
+    inputs: tuple[Any, ...]
+    """What the cell takes after the state."""
+    solution: Solution
+    """How the state was reached."""
+
+
+class AbstractEquilibriumModel(nn.Module, ABC):
+    """A network whose depth is one equilibrium layer, `layer`."""
+
+    layer: DEQ
+
+    @abstractmethod
+    def inject(self, x: Tensor) -> tuple[Any, tuple[Any, ...]]:
+        """Return the state to start from and what the cell takes after it."""
+
+    @abstractmethod
+    def read_out(self, z: Any) -> Tensor:
+        """Return the output at a state."""
+
+    def solve(
+        self, x: Tensor, *, solver: AbstractSolver | None = None, adjoint: AbstractAdjoint | None = None
+    ) -> Equilibrium:
+        """Return the equilibrium of the layer.
+
+        Args:
+            x: A batch of inputs.
+            solver: Instead of the layer's own.
+            adjoint: Instead of the layer's own.
+        """
+        z0, inputs = self.inject(x)
+        z, solution = self.layer(z0, *inputs, solver=solver, adjoint=adjoint)
+        return Equilibrium(z=z, inputs=inputs, solution=solution)
+
+    def forward(
+        self, x: Tensor, *, solver: AbstractSolver | None = None, adjoint: AbstractAdjoint | None = None
+    ) -> tuple[Tensor, Solution]:
+        """Return the output and how its equilibrium was reached.
+
+        Args:
+            x: A batch of inputs.
+            solver: Instead of the layer's own.
+            adjoint: Instead of the layer's own.
+        """
+        equilibrium = self.solve(x, solver=solver, adjoint=adjoint)
+        return self.read_out(equilibrium.z), equilibrium.solution

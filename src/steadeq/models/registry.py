@@ -1,0 +1,50 @@
+"""Models by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from ..errors import suggestion
+from .conv import ConvDEQ
+from .toy import ToyDEQ
+
+_PRESETS: dict[str, Callable[..., nn.Module]] = {
+    "toy": ToyDEQ,
+    "conv/digits": partial(ConvDEQ, image_channels=1, channels=24, hidden=48),
+    "conv/cifar10": partial(ConvDEQ, image_channels=3, channels=32, hidden=64, stride=2),
+}
+
+
+def available() -> tuple[str, ...]:
+    """Return the names that `create` takes.
+
+    Example:
+        >>> "toy" in available()
+        True
+    """
+    return tuple(sorted(_PRESETS))
+
+
+def create(name: str, **overrides: Any) -> nn.Module:
+    """Build a model by the name of its preset.
+
+    Args:
+        name: One of `available()`.
+        **overrides: Arguments of the model that take the place of the preset's.
+
+    Returns:
+        The model, freshly initialized.
+
+    Raises:
+        ValueError: There is no such preset.
+
+    Example:
+        >>> model = create("toy", hidden=10)
+    """
+    if name not in _PRESETS:
+        raise ValueError(f"There is no model {name!r}.{suggestion(name, _PRESETS)} See steadeq.models.available().")
+    return _PRESETS[name](**overrides)

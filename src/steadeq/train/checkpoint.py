@@ -1,0 +1,165 @@
+"""Checkpoints: written as a whole or not at all, verified when read, and never executed.
+
+A checkpoint is a folder `step-00000123` with the weights as safetensors, the rest as tensors and plain values
+(loadable with `weights_only=True`), and the checksums of both. It is written under another name and renamed when all of
+it is on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import pickle
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from ..errors import InputError, RunError
+from .files import sync_file, sync_folder, write_atomically
+
+log = logging.getLogger(__name__)
+
+_WEIGHTS, _AVERAGE, _STATE, _CHECKSUMS = "model.safetensors", "average.safetensors", "state.pt", "checksums.json"
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+class DamagedCheckpointError(RunError):
+    """A checkpoint is not what was written."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """All that a run needs to go on."""
+
+    weights: dict[str, Tensor]
+    """State dict of the model."""
+    average: dict[str, Tensor] | None
+    """State dict of the moving average of the weights, if there is one."""
+    state: dict[str, Any]
+    """The rest: tensors, numbers, strings, and lists and dicts of them."""
+
+    @property
+    def step(self) -> int:
+        """Steps completed."""
+        return self.state["step"]
+
+
+class CheckpointFolder:
+    """The latest checkpoints of a run.
+
+    Args:
+        path: Of the folder; made when needed.
+        keep: How many are kept.
+    """
+
+    def __init__(self, path: Path, *, keep: int = 2) -> None:
+        self.path, self.keep = path, keep
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint, and then remove the oldest ones.
+
+        Raises:
+            RunError: It cannot be written; the earlier ones are intact.
+        """
+        final = self.path / f"step-{checkpoint.step:08d}"
+        temporary = self.path / f".{final.name}.partial"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            safetensors.torch.save_file(_own(checkpoint.weights), temporary / _WEIGHTS)
+            if checkpoint.average is not None:
+                safetensors.torch.save_file(_own(checkpoint.average), temporary / _AVERAGE)
+            torch.save(checkpoint.state, temporary / _STATE)
+            checksums = {file.name: _checksum(file) for file in sorted(temporary.iterdir())}
+            for file in temporary.iterdir():
+                sync_file(file)
+            write_atomically(temporary / _CHECKSUMS, json.dumps(checksums, indent=1))
+            # A damaged checkpoint of the same step, from before the run was resumed, makes room.
+            shutil.rmtree(final, ignore_errors=True)
+            temporary.rename(final)
+            sync_folder(self.path)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+            latest = self.steps()
+            intact = f"the checkpoint of step {latest[-1]} is intact" if latest else "there is none yet"
+            raise RunError(f"The checkpoint {final} could not be written ({reason}); {intact}.") from error
+        for step in self.steps()[: -self.keep]:
+            shutil.rmtree(self._folder(step), ignore_errors=True)
+        return final
+
+    def steps(self) -> list[int]:
+        """Return the steps of which there is a checkpoint, in order."""
+        if not self.path.is_dir():
+            return []
+        matches = (_NAME.fullmatch(entry.name) for entry in self.path.iterdir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def load(self, step: int) -> Checkpoint:
+        """Return the checkpoint of a step.
+
+        Raises:
+            InputError: There is none.
+            DamagedCheckpointError: It is not what was written.
+        """
+        folder = self._folder(step)
+        if not folder.is_dir():
+            known = ", ".join(map(str, self.steps())) or "none"
+            raise InputError(f"There is no checkpoint of step {step} in {self.path}; there are: {known}.")
+        try:
+            checksums = json.loads((folder / _CHECKSUMS).read_text())
+            for name, checksum in checksums.items():
+                if _checksum(folder / name) != checksum:
+                    raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {name} is not what was written.")
+            average = folder / _AVERAGE
+            return Checkpoint(
+                weights=safetensors.torch.load_file(folder / _WEIGHTS),
+                average=safetensors.torch.load_file(average) if _AVERAGE in checksums else None,
+                state=torch.load(folder / _STATE, weights_only=True, map_location="cpu"),
+            )
+        except (OSError, ValueError, AttributeError, KeyError, SafetensorError, RuntimeError, pickle.UnpicklingError) as error:
+            if isinstance(error, DamagedCheckpointError):
+                raise
+            raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {str(error).splitlines()[0]}") from error
+
+    def load_latest(self) -> Checkpoint | None:
+        """Return the latest checkpoint that is whole, naming those that are not; None if there is none at all.
+
+        Raises:
+            DamagedCheckpointError: There are checkpoints, and all are damaged.
+        """
+        damaged: DamagedCheckpointError | None = None
+        for step in reversed(self.steps()):
+            try:
+                return self.load(step)
+            except DamagedCheckpointError as error:
+                log.warning("%s Trying the one before it.", error)
+                damaged = error
+        if damaged is not None:
+            raise DamagedCheckpointError(f"No checkpoint in {self.path} can be used: {damaged}") from damaged
+        return None
+
+    def _folder(self, step: int) -> Path:
+        return self.path / f"step-{step:08d}"
+
+
+def _own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    # safetensors refuses tensors that share memory, as tied weights do.
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,155 @@
+"""What a person sees while a run goes on: a progress bar in a terminal, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any
+
+_BAR_SECONDS, _LINE_SECONDS = 0.1, 5.0
+
+
+class AbstractDisplay(ABC):
+    """Shows a run; a context that begins and ends with it."""
+
+    @abstractmethod
+    def begin(self, title: str, num_steps: int, step: int) -> None:
+        """Show that a run is at a step of so many."""
+
+    @abstractmethod
+    def advance(self, step: int, values: dict[str, float]) -> None:
+        """Show that a step is done, with its loss, residual and evaluations."""
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+
+    def __enter__(self) -> AbstractDisplay:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class SilentDisplay(AbstractDisplay):
+    """Shows nothing: for all processes but the main one, and for tests."""
+
+    def begin(self, title: str, num_steps: int, step: int) -> None:
+        """Do nothing."""
+
+    def advance(self, step: int, values: dict[str, float]) -> None:
+        """Do nothing."""
+
+    def say(self, text: str) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class PlainDisplay(AbstractDisplay):
+    """A line every few seconds."""
+
+    def begin(self, title: str, num_steps: int, step: int) -> None:
+        """Start the clock."""
+        self._title, self._num_steps = title, num_steps
+        self._started, self._first, self._shown = time.monotonic(), step, time.monotonic()
+
+    def advance(self, step: int, values: dict[str, float]) -> None:
+        """Print a line when it is time, or at the end."""
+        moment = time.monotonic()
+        if moment - self._shown < _LINE_SECONDS and step < self._num_steps:
+            return
+        self._shown = moment
+        rate = (step - self._first) / max(moment - self._started, 1e-9)
+        left = (self._num_steps - step) / max(rate, 1e-9)
+        self.say(
+            f"{self._title}: step {step}/{self._num_steps}  {rate:.1f} steps/s  {_clock(left)} left  {describe(values)}"
+        )
+
+    def say(self, text: str) -> None:
+        """Print."""
+        print(text, flush=True)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class BarDisplay(AbstractDisplay):
+    """A progress bar with rate, time left, loss, residual and evaluations."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = Console()
+        self._progress: Any = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}", style="dim"),
+            console=self._console,
+        )
+        self._task: Any = None
+        self._shown = 0.0
+
+    def begin(self, title: str, num_steps: int, step: int) -> None:
+        """Add a bar."""
+        self._progress.start()
+        self._started, self._first = time.monotonic(), step
+        self._num_steps = num_steps
+        self._task = self._progress.add_task(title, total=num_steps, completed=step, rate="", note="")
+
+    def advance(self, step: int, values: dict[str, float]) -> None:
+        """Move the bar, a few times a second."""
+        moment = time.monotonic()
+        if moment - self._shown < _BAR_SECONDS and step < self._num_steps:
+            return
+        self._shown = moment
+        rate = (step - self._first) / max(moment - self._started, 1e-9)
+        self._progress.update(self._task, completed=step, rate=f"{rate:.1f} steps/s", note=describe(values))
+
+    def say(self, text: str) -> None:
+        """Print above the bar."""
+        self._console.print(text, highlight=False, markup=False)
+
+    def close(self) -> None:
+        """Stop drawing."""
+        self._progress.stop()
+
+
+def choose_display() -> AbstractDisplay:
+    """Return a bar if standard output is a terminal, else plain lines."""
+    return BarDisplay() if sys.stdout.isatty() else PlainDisplay()
+
+
+def describe(values: dict[str, float]) -> str:
+    """Return loss, residual and evaluations in a few words.
+
+    Example:
+        >>> describe({"loss": 0.5, "forward_residual": 0.001, "forward_evals": 6.0, "backward_evals": 5.5})
+        'loss 0.500  residual 1.0e-03  evals 6.0+5.5'
+    """
+    parts = [f"loss {values['loss']:.3f}"]
+    if "forward_residual" in values:
+        parts.append(f"residual {values['forward_residual']:.1e}")
+    if "forward_evals" in values:
+        backward = f"+{values['backward_evals']:.1f}" if "backward_evals" in values else ""
+        parts.append(f"evals {values['forward_evals']:.1f}{backward}")
+    return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

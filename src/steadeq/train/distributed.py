@@ -1,0 +1,99 @@
+"""One process among those that `torchrun` started, or the only one."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import InputError
+
+_TIMEOUT = datetime.timedelta(minutes=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """Which process this is, and what the processes do together."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes logs and checkpoints."""
+        return self.rank == 0
+
+    @classmethod
+    @contextmanager
+    def join(cls, device: str = "auto") -> Iterator[Process]:
+        """Take one's place among the processes, for as long as the context lasts.
+
+        Args:
+            device: "auto" for a GPU if there is one, or the name of a device.
+
+        Raises:
+            InputError: There is no such device.
+        """
+        world_size, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+        place = _device(device, local_rank)
+        if world_size == 1:
+            yield cls(device=place)
+            return
+        if place.type == "cuda":
+            torch.cuda.set_device(place)
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_TIMEOUT)
+        try:
+            yield cls(rank=dist.get_rank(), world_size=world_size, device=place)
+        finally:
+            dist.destroy_process_group()
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Return a module whose gradients are averaged over the processes."""
+        if self.world_size == 1:
+            return module
+        ids = [self.device] if self.device.type == "cuda" else None
+        # Buffers (such as running means) are made equal before checkpoints, not at each of many forward passes.
+        return DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """Return the sum over the processes."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """Return the mean over the processes."""
+        return self.total(tensor) / self.world_size
+
+    def share_buffers(self, module: nn.Module) -> None:
+        """Give every process the buffers of the main one."""
+        if self.world_size > 1:
+            for buffer in module.buffers():
+                dist.broadcast(buffer, src=0)
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+        if self.world_size > 1:
+            dist.barrier()
+
+
+def _device(name: str, local_rank: int) -> torch.device:
+    if name == "auto":
+        name = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"There is no device {name!r}; try auto, cpu or cuda.") from error
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise InputError(f"The device {name!r} is not available here; try auto or cpu.")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", local_rank)
+    return device

@@ -1,0 +1,407 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError, Interrupted, RunError
+from ..models import AbstractEquilibriumModel
+from ..regularizer import JacobianRegularizer
+from ..solution import Status
+from .batches import BatchOrder
+from .checkpoint import Checkpoint
+from .config import TrainConfig
+from .display import AbstractDisplay, SilentDisplay
+from .distributed import Process
+from .evaluation import Evaluator
+from .interruption import Interruption
+from .metrics import MetricsLog, Window, peak_memory
+from .objective import Objective, Outcome, Plan
+from .optimizer import build_optimizer, learning_rate
+from .profile import NoProfile, Profile
+from .run import Run
+from .seeds import derive_generator, derive_seed
+
+_ADVICE = (
+    "Try a lower optimizer.learning_rate, a larger jacobian.weight or jacobian.probability, a larger forward.max_evals, "
+    "optimizer.max_grad_norm, or some warmup.num_steps."
+)
+
+
+class Trainer:
+    """Trains one model in one run's folder, alone or as one of several processes.
+
+    Whatever is random or scheduled is a function of the config and the step, so that a run that was killed and resumed
+    ends with the same weights as one that never stopped.
+
+    Args:
+        config: All about the run.
+        run: Its folder.
+        process: This process.
+        display: Where progress is shown.
+        is_profiled: Whether to time the parts of a step.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: Run,
+        *,
+        process: Process = Process(),  # noqa: B008 (frozen)
+        display: AbstractDisplay | None = None,
+        is_profiled: bool = False,
+    ) -> None:
+        self.config, self.run, self.process = config, run, process
+        self.display = display if display is not None and process.is_main else SilentDisplay()
+        loop, device = config.loop, process.device
+        self.splits = config.data.load()
+        self.order = BatchOrder(
+            len(self.splits.train),
+            batch_size=loop.batch_size,
+            num_parts=loop.accumulate * process.world_size,
+            seed=loop.seed,
+        )
+        self.num_steps = loop.num_steps or loop.num_epochs * self.order.steps_per_epoch
+        self.eval_every = config.log.eval_every or self.order.steps_per_epoch
+        self.checkpoint_every = config.log.checkpoint_every or self.order.steps_per_epoch
+        precision = torch.bfloat16 if loop.precision == "bfloat16" else None
+
+        self.model = build_model(config).to(device)
+        self.average = copy.deepcopy(self.model) if loop.ema_decay else None
+        self.task = config.data.task
+        self.objective = process.wrap(Objective(self.model, self.task, precision=precision))
+        self.optimizer = build_optimizer(config.optimizer, self.model.parameters())
+        self.regularizer = config.jacobian.build(self.num_steps, loop.seed)
+        self.warmup_regularizer = JacobianRegularizer(config.warmup.jacobian_weight, seed=loop.seed)
+        self.adjoint = config.backward.build()
+        self.interruption = Interruption()
+        self.evaluator = Evaluator(
+            task=self.task,
+            process=process,
+            batch_size=config.log.eval_batch_size,
+            precision=precision,
+            interruption=self.interruption,
+        )
+        self.profile = Profile(self.model.layer.cell, self.model.layer, device) if is_profiled else NoProfile()
+
+        self.step = 0
+        """Steps completed."""
+        self.window = Window()
+        self.num_bad_in_row = self.num_bad = 0
+        self.evaluated_at = -1
+        self.evaluation: dict[str, float] = {}
+        self._checkpoints = run.checkpoints(keep=config.log.keep_checkpoints)
+        self._log: MetricsLog | None = None
+
+    def resume(self) -> bool:
+        """Continue from the latest checkpoint; return whether there was one.
+
+        Raises:
+            InputError: It belongs to another model.
+            DamagedCheckpointError: All checkpoints are damaged.
+        """
+        checkpoint = self._checkpoints.load_latest()
+        if checkpoint is None:
+            return False
+        load_weights(self.model, checkpoint.weights)
+        if self.average is not None and checkpoint.average is not None:
+            load_weights(self.average, checkpoint.average)
+        state = checkpoint.state
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.regularizer.load_state_dict(state["regularizer"])
+        self.window = Window(**state["window"])
+        self.step, self.evaluated_at = state["step"], state["evaluated_at"]
+        self.num_bad, self.num_bad_in_row = state["num_bad"], state["num_bad_in_row"]
+        self.evaluation = state["evaluation"]
+        return True
+
+    def train(self) -> dict[str, float]:
+        """Train to the last step and return the last evaluation.
+
+        Raises:
+            Interrupted: It was asked to stop, and a checkpoint is saved.
+            RunError: It cannot go on: too many bad steps, or a full disk.
+        """
+        self._open_log()
+        try:
+            with self.interruption, self.display, self.profile.steps():
+                self.display.begin(self.run.path.name, self.num_steps, self.step)
+                while self.step < self.num_steps:
+                    self._evaluate_if_due()
+                    must_stop = self._advance()
+                    if must_stop:
+                        self._stop()
+                    self._evaluate_if_due()
+                    if self.step % self.checkpoint_every == 0 or self.step == self.num_steps:
+                        self._save()
+                if self.evaluated_at != self.step:
+                    self._evaluate_if_due()
+                    self._save()
+        except Interrupted:
+            # Asked for in the middle of an evaluation, which begins anew when the run is resumed.
+            self._stop()
+        finally:
+            if self._log is not None:
+                self._log.close()
+        return self.evaluation
+
+    def _open_log(self) -> None:
+        if not self.process.is_main:
+            return
+        folder = self.run.path / "tensorboard" if self.config.log.tensorboard else None
+        MetricsLog.rewind(self.run.metrics_path, self.step)
+        self._log = MetricsLog(self.run.metrics_path, tensorboard=folder)
+        self.run.record_environment(device=str(self.process.device), world_size=self.process.world_size)
+
+    # One step
+
+    def _advance(self) -> bool:
+        """Make one step; return whether some process was asked to stop."""
+        start = time.perf_counter()
+        step, config = self.step, self.config
+        plan = self._plan(step)
+        rate = learning_rate(config.optimizer, step, self.num_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        values, must_stop = self._accumulate(plan)
+        with self.profile.section("optimizer"):
+            values["grad_norm"] = self._gradient_norm()
+            is_good = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"]) and not values["non_finite"]
+            if is_good:
+                self.optimizer.step()
+                self._update_average()
+            self.optimizer.zero_grad(set_to_none=True)
+        if plan.regularizer is self.regularizer:
+            self.regularizer.observe(residual=values["forward_residual"])
+        self.step += 1
+        values |= {"jacobian_weight": plan.regularizer.gamma(step), "learning_rate": rate}
+        with self.profile.section("logging"):
+            self._record(values, is_good, time.perf_counter() - start)
+        return must_stop
+
+    def _plan(self, step: int) -> Plan:
+        config = self.config
+        is_warmup = step < config.warmup.num_steps
+        regularizer = self.warmup_regularizer if is_warmup else self.regularizer
+        budget = config.forward.max_evals
+        if config.forward.jitter_when == "always" or regularizer.tau(step):
+            budget += random.Random(derive_seed(config.loop.seed, "budget", step)).randint(*config.forward.jitter)
+        return Plan(
+            step=step,
+            solver=config.forward.build(budget),
+            adjoint=self.adjoint,
+            regularizer=regularizer,
+            unroll=config.warmup.depth if is_warmup else None,
+        )
+
+    def _accumulate(self, plan: Plan) -> tuple[dict[str, float], bool]:
+        """Add up the gradients of the parts of a batch; return means over all parts of all processes."""
+        num_parts = self.config.loop.accumulate
+        total: Tensor | None = None
+        for index in range(num_parts):
+            part = self.process.rank * num_parts + index
+            seed = self.config.loop.seed
+            with self.profile.section("data"):
+                indices = self.order.indices(plan.step, part)
+                augmentation = derive_generator(seed, "augmentation", plan.step, part)
+                x, y = (t.to(self.process.device) for t in self.splits.train.batch(indices, augmentation))
+            torch.manual_seed(derive_seed(seed, "step", plan.step, part))
+            is_last = index == num_parts - 1
+            with nullcontext() if is_last or self.process.world_size == 1 else self.objective.no_sync():  # pyright: ignore
+                with self.profile.section("model"):
+                    outcome: Outcome = self.objective(x, y, plan)
+                with self.profile.section("backward"):
+                    (outcome.loss / num_parts).backward()
+            measured = _pack(outcome, self.interruption.requested)
+            total = measured if total is None else total + measured
+        assert total is not None
+        values = dict(zip(_PACKED, (self.process.mean(total) / num_parts).tolist(), strict=True))
+        must_stop = values.pop("stop") > 0
+        # Gradients without a solve, such as those of the unrolled phase, have no residual.
+        named = {name: value for name, value in values.items() if not math.isnan(value) or "backward" not in name}
+        gamma = plan.regularizer.gamma(plan.step)
+        if gamma > 0 and plan.regularizer.tau(plan.step):
+            named["jacobian_norm"] = named["penalty"] / gamma
+        named[self.task.metric] = named.pop("score")
+        return named, must_stop
+
+    def _gradient_norm(self) -> float:
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        limit = self.config.optimizer.max_grad_norm
+        if limit is not None:
+            nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+        return float(norm)
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        if self.average is not None:
+            pairs = zip(self.average.parameters(), self.model.parameters(), strict=True)
+            for average, current in pairs:
+                average.lerp_(current, 1 - self.config.loop.ema_decay)
+            for average, current in zip(self.average.buffers(), self.model.buffers(), strict=True):
+                average.copy_(current)
+
+    # What is recorded
+
+    def _record(self, values: dict[str, float], is_good: bool, seconds: float) -> None:
+        if is_good:
+            self.num_bad_in_row = 0
+            self.window.add({**values, "seconds": seconds})
+        else:
+            self.num_bad_in_row += 1
+            self.num_bad += 1
+            what = "a state" if values["non_finite"] else "the loss" if not math.isfinite(values["loss"]) else "the gradient"
+            self._write("skipped", {"reason": f"{what} is not finite", "in_row": self.num_bad_in_row})
+            self.display.say(f"Step {self.step} is skipped: {what} is not finite ({self.num_bad_in_row} in a row).")
+        if self.num_bad_in_row >= self.config.loop.max_bad_steps:
+            raise RunError(
+                f"The run stopped at step {self.step}: {self.num_bad_in_row} steps in a row were not finite. {_ADVICE}"
+            )
+        if self.step % self.config.log.every == 0 or self.step == self.num_steps:
+            means = self.window.take()
+            if means:
+                self._write(
+                    "train",
+                    {
+                        "epoch": self.step / self.order.steps_per_epoch,
+                        **means,
+                        "memory_mb": peak_memory(self.process.device),
+                        "num_skipped": self.num_bad,
+                    },
+                )
+        self.display.advance(self.step, values)
+
+    def _evaluate_if_due(self) -> None:
+        is_due = self.step == self.num_steps or (self.step > 0 and self.step % self.eval_every == 0)
+        if not is_due or self.evaluated_at == self.step:
+            return
+        with self.profile.section("evaluation"):
+            config, model = self.config, self.model if self.average is None else self.average
+            self.process.share_buffers(model)
+            solver = config.forward.build(config.forward.evaluation_budget)
+            start = time.perf_counter()
+            values = self.evaluator.measure(model, self.splits.validation, solver)
+            if config.log.spectrum_samples:
+                values |= self.evaluator.measure_spectrum(
+                    model,
+                    self.splits.validation,
+                    solver,
+                    num_samples=config.log.spectrum_samples,
+                    max_products=config.log.spectrum_products,
+                    seed=derive_seed(config.loop.seed, "spectrum", self.step),
+                )
+            values |= {"epoch": self.step / self.order.steps_per_epoch, "seconds": time.perf_counter() - start}
+        self.evaluated_at, self.evaluation = self.step, values
+        self._write("evaluation", values)
+
+    def _write(self, event: str, values: dict[str, Any]) -> None:
+        if self._log is not None:
+            self._log.write(event, self.step, values)
+
+    # What is saved
+
+    def _save(self) -> None:
+        with self.profile.section("logging"):
+            self.process.share_buffers(self.model)
+            if self._log is None:
+                return
+            self._log.sync()
+            self._checkpoints.save(
+                Checkpoint(
+                    weights=self.model.state_dict(),
+                    average=None if self.average is None else self.average.state_dict(),
+                    state={
+                        "step": self.step,
+                        "optimizer": self.optimizer.state_dict(),
+                        "regularizer": self.regularizer.state_dict(),
+                        "window": self.window.state_dict(),
+                        "evaluated_at": self.evaluated_at,
+                        "evaluation": self.evaluation,
+                        "num_bad": self.num_bad,
+                        "num_bad_in_row": self.num_bad_in_row,
+                    },
+                )
+            )
+
+    def _stop(self) -> None:
+        self._save()
+        raise Interrupted(f"Stopped at step {self.step} of {self.num_steps}; the state is saved in {self.run.path}.")
+
+
+_PACKED = (
+    "loss",
+    "task_loss",
+    "penalty",
+    "score",
+    "forward_residual",
+    "forward_evals",
+    "backward_residual",
+    "backward_evals",
+    "non_finite",
+    "stop",
+)
+
+
+def _pack(outcome: Outcome, must_stop: bool) -> Tensor:
+    """Return all numbers of a part of a step in one tensor, so that they travel together."""
+    like = outcome.task_loss
+    nan = like.new_tensor(math.nan)
+    solution = outcome.solution
+    backward = None if solution is None else solution.backward
+    values = (
+        outcome.loss.detach(),
+        outcome.task_loss,
+        outcome.penalty,
+        outcome.score,
+        outcome.residual,
+        outcome.num_evals,
+        nan if backward is None else backward.residual.mean(),
+        nan if backward is None else backward.num_evals.double().mean(),
+        like.new_zeros(()) if solution is None else (solution.status == Status.NON_FINITE).any(),
+        like.new_tensor(float(must_stop)),
+    )
+    return torch.stack([value.double() for value in values])
+
+
+def build_model(config: TrainConfig) -> AbstractEquilibriumModel:
+    """Return the freshly initialized model of a run.
+
+    Raises:
+        InputError: Its arguments do not fit together.
+    """
+    torch.manual_seed(derive_seed(config.loop.seed, "initialization"))
+    try:
+        model = config.model.build()
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"The model cannot be built: {str(error).splitlines()[0]}") from error
+    if not isinstance(model, AbstractEquilibriumModel):
+        raise TypeError(f"{type(model).__name__} is not an equilibrium model.")
+    model.layer.compile_cell = config.loop.compile
+    if config.loop.compile:
+        # Each new batch size would be compiled anew.
+        model.layer.compact = False
+    return model
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Copy weights into a model.
+
+    Raises:
+        InputError: They belong to another model.
+    """
+    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted({*own, *given}):
+        if own.get(name) != given.get(name):
+            ours, theirs = (str(shapes.get(name, "missing")) for shapes in (own, given))
+            raise InputError(f"The checkpoint belongs to another model: {name} is {theirs} there and {ours} here.")
+    model.load_state_dict(weights)

@@ -1,0 +1,99 @@
+"""One pass of a batch through the network: the loss to differentiate, and all that is recorded about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..adjoint import AbstractAdjoint
+from ..models import AbstractEquilibriumModel
+from ..regularizer import JacobianRegularizer
+from ..solution import Solution
+from ..solvers import AbstractSolver
+from ..state import leaves
+from .task import AbstractTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How one step is made; the same on all processes."""
+
+    step: int
+    solver: AbstractSolver
+    adjoint: AbstractAdjoint
+    regularizer: JacobianRegularizer
+    unroll: int | None = None
+    """Apply the cell this often instead of solving for the equilibrium."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """Scalars are means over the batch."""
+
+    loss: Tensor
+    """Task loss plus penalty, with its graph."""
+    task_loss: Tensor
+    penalty: Tensor
+    """gamma times the penalty; zero when it is not applied."""
+    score: Tensor
+    residual: Tensor
+    num_evals: Tensor
+    solution: Solution | None
+    """None if the cell was unrolled."""
+
+
+class Objective(nn.Module):
+    """The network with its task, as one module, so that the gradients of both losses meet in one backward pass.
+
+    Args:
+        model: The network.
+        task: What it is trained for.
+        precision: Of autocast, or None for none.
+    """
+
+    def __init__(
+        self, model: AbstractEquilibriumModel, task: AbstractTask, *, precision: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.task, self.precision = model, task, precision
+
+    def forward(self, x: Tensor, y: Tensor, plan: Plan) -> Outcome:
+        """Return losses and statistics of a batch."""
+        with torch.autocast(x.device.type, dtype=self.precision, enabled=self.precision is not None):
+            if plan.unroll is None:
+                equilibrium = self.model.solve(x, solver=plan.solver, adjoint=plan.adjoint)
+                z, inputs, solution = equilibrium.z, equilibrium.inputs, equilibrium.solution
+                residual, num_evals = solution.residual.mean(), solution.num_evals.float().mean()
+            else:
+                z, inputs, residual = _unroll(self.model, x, plan.unroll)
+                solution, num_evals = None, residual.new_tensor(float(plan.unroll))
+            output = self.model.read_out(z)
+            task_loss = self.task.losses(output, y).mean()
+            penalty = plan.regularizer(self.model.layer.cell, z, *inputs, step=plan.step, task_loss=task_loss)
+        return Outcome(
+            loss=task_loss + penalty,
+            task_loss=task_loss.detach(),
+            penalty=penalty.detach(),
+            score=self.task.scores(output.detach(), y).mean(),
+            residual=residual,
+            num_evals=num_evals,
+            solution=solution,
+        )
+
+
+def _unroll(model: AbstractEquilibriumModel, x: Tensor, depth: int) -> tuple[Any, tuple[Any, ...], Tensor]:
+    """Return the state after so many applications of the cell, its inputs, and how much the last one still moved it."""
+    z, inputs = model.inject(x)
+    previous = z
+    for _ in range(depth):
+        previous, z = z, model.layer.cell(z, *inputs)
+    with torch.no_grad():
+        moved = sum(
+            (a.float() - b.float()).flatten(1).square().sum(1) for a, b in zip(leaves(z), leaves(previous), strict=True)
+        )
+        size = sum(a.float().flatten(1).square().sum(1) for a in leaves(z))
+        residual = (torch.as_tensor(moved) / torch.as_tensor(size)).sqrt().mean()
+    return z, inputs, residual
