@@ -29,7 +29,8 @@ def load(*, num_train: int = 45_000, num_validation: int = 5_000) -> Splits:
     """
     if num_train < 1 or num_validation < 1 or num_train + num_validation > 50_000:
         raise InputError(
-            f"num_train ({num_train}) and num_validation ({num_validation}) must be positive and at most 50,000 together."
+            f"num_train ({num_train}) and num_validation ({num_validation}) must be positive, and at most 50,000 "
+            "together."
         )
     folder = require("cifar10", FOLDER)
     images, labels = zip(*(read(folder / f"data_batch_{i}.bin") for i in range(1, 6)), strict=True)

@@ -32,7 +32,7 @@ def load() -> Splits:
         >>> x.shape, y.dtype
         (torch.Size([2, 1, 8, 8]), torch.int64)
     """
-    packed = resources.files(__package__).joinpath("digits.bin.xz").read_bytes()
+    packed = resources.files("steadeq.data").joinpath("digits.bin.xz").read_bytes()
     content = torch.frombuffer(bytearray(lzma.decompress(packed)), dtype=torch.uint8)
     images = content[: NUM_DIGITS * 64].reshape(NUM_DIGITS, 1, 8, 8)
     labels = content[NUM_DIGITS * 64 :].long()

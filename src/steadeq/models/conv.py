@@ -13,7 +13,9 @@ from .base import AbstractEquilibriumModel
 
 
 class ConvCell(nn.Module):
-    """A residual block with the input injected: f(z; x) = GN(ReLU(z + GN(x + conv(GN(ReLU(conv(z))))))).
+    """Two convolutions around the input: f(z; x) = GN(ReLU(x + GN(conv(ReLU(GN(conv(z))))))).
+
+    There is no skip connection: the equilibrium itself plays that part.
 
     Args:
         channels: Of the state.
@@ -31,12 +33,12 @@ class ConvCell(nn.Module):
 
     def forward(self, z: Tensor, x: Tensor) -> Tensor:
         """Map a state and the injected input, both (B, channels, H, W), to a new state."""
-        h = self.norm1(F.relu(self.conv1(z)))
-        return self.norm3(F.relu(z + self.norm2(x + self.conv2(h))))
+        h = F.relu(self.norm1(self.conv1(z)))
+        return self.norm3(F.relu(x + self.norm2(self.conv2(h))))
 
 
 class ConvDEQ(AbstractEquilibriumModel):
-    """Classifies images by the equilibrium of one residual block.
+    """Classifies images by the equilibrium of two convolutions.
 
     Args:
         image_channels: Of the images.

@@ -21,7 +21,7 @@ from .registry import recipe
 
 @dataclass(frozen=True, kw_only=True)
 class ConvModel(AbstractModelConfig):
-    """One residual block, solved to its equilibrium."""
+    """Two convolutions, solved to their equilibrium."""
 
     image_channels: int = 1
     """Channels of the images."""
@@ -84,5 +84,5 @@ def digits_jr() -> TrainConfig:
         recipe="digits-jr",
         forward=replace(base.forward, max_evals=6),
         backward=replace(base.backward, max_evals=6),
-        jacobian=replace(base.jacobian, weight=1.0),
+        jacobian=replace(base.jacobian, weight=2.0),
     )

@@ -26,7 +26,8 @@ class BatchOrder:
             raise InputError(f"loop.batch_size is {batch_size}, but there are only {num_samples} samples to train on.")
         if batch_size % num_parts:
             raise InputError(
-                f"loop.batch_size is {batch_size}; it must be a multiple of processes times loop.accumulate ({num_parts})."
+                f"loop.batch_size is {batch_size}; it must be a multiple of processes times loop.accumulate "
+                f"({num_parts})."
             )
         self.num_samples, self.batch_size, self.num_parts, self.seed = num_samples, batch_size, num_parts, seed
         self.steps_per_epoch = num_samples // batch_size

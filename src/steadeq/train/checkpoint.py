@@ -126,7 +126,15 @@ class CheckpointFolder:
                 average=safetensors.torch.load_file(average) if _AVERAGE in checksums else None,
                 state=torch.load(folder / _STATE, weights_only=True, map_location="cpu"),
             )
-        except (OSError, ValueError, AttributeError, KeyError, SafetensorError, RuntimeError, pickle.UnpicklingError) as error:
+        except (
+            OSError,
+            ValueError,
+            AttributeError,
+            KeyError,
+            SafetensorError,
+            RuntimeError,
+            pickle.UnpicklingError,
+        ) as error:
             if isinstance(error, DamagedCheckpointError):
                 raise
             raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {str(error).splitlines()[0]}") from error

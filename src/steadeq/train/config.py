@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import tyro
 from torch import nn
 
 from ..adjoint import AbstractAdjoint, Implicit, OneStep, Phantom, Shine, Unrolled
@@ -121,8 +122,8 @@ class ForwardConfig:
         low, high = self.jitter
         if low > high or self.max_evals + low < 1:
             raise InputError(
-                f"forward.jitter is {low} {high}; it must be a range, and max_evals ({self.max_evals}) plus its low end "
-                "must be at least 1."
+                f"forward.jitter is {low} {high}; it must be a range, and max_evals ({self.max_evals}) plus its "
+                "low end must be at least 1."
             )
 
     def build(self, max_evals: int, tol: float | None = None) -> AbstractSolver:
@@ -318,7 +319,7 @@ class LogConfig:
 class TrainConfig:
     """A run from its first step to its last."""
 
-    recipe: str
+    recipe: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress]
     """The recipe that it began as."""
     model: AbstractModelConfig
     data: AbstractDataConfig

@@ -6,6 +6,7 @@ import copy
 import math
 import random
 import time
+import warnings
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from ..errors import InputError, Interrupted, RunError
 from ..models import AbstractEquilibriumModel
 from ..regularizer import JacobianRegularizer
-from ..solution import Status
+from ..solution import ConvergenceWarning, Status
 from .batches import BatchOrder
 from .checkpoint import Checkpoint
 from .config import TrainConfig
@@ -31,8 +32,8 @@ from .run import Run
 from .seeds import derive_generator, derive_seed
 
 _ADVICE = (
-    "Try a lower optimizer.learning_rate, a larger jacobian.weight or jacobian.probability, a larger forward.max_evals, "
-    "optimizer.max_grad_norm, or some warmup.num_steps."
+    "Try a lower optimizer.learning_rate, a larger jacobian.weight or jacobian.probability, a larger "
+    "forward.max_evals, optimizer.max_grad_norm, or some warmup.num_steps."
 )
 
 
@@ -96,7 +97,7 @@ class Trainer:
         """Steps completed."""
         self.window = Window()
         self.num_bad_in_row = self.num_bad = 0
-        self.evaluated_at = -1
+        self.evaluated_at = self._saved_at = -1
         self.evaluation: dict[str, float] = {}
         self._checkpoints = run.checkpoints(keep=config.log.keep_checkpoints)
         self._log: MetricsLog | None = None
@@ -121,6 +122,7 @@ class Trainer:
         self.step, self.evaluated_at = state["step"], state["evaluated_at"]
         self.num_bad, self.num_bad_in_row = state["num_bad"], state["num_bad_in_row"]
         self.evaluation = state["evaluation"]
+        self._saved_at = self.step
         return True
 
     def train(self) -> dict[str, float]:
@@ -132,26 +134,37 @@ class Trainer:
         """
         self._open_log()
         try:
-            with self.interruption, self.display, self.profile.steps():
+            with self.interruption, self.display, self.profile.steps(), warnings.catch_warnings():
+                # The residual of every backward solve is recorded.
+                warnings.simplefilter("ignore", ConvergenceWarning)
                 self.display.begin(self.run.path.name, self.num_steps, self.step)
-                while self.step < self.num_steps:
-                    self._evaluate_if_due()
-                    must_stop = self._advance()
-                    if must_stop:
-                        self._stop()
-                    self._evaluate_if_due()
-                    if self.step % self.checkpoint_every == 0 or self.step == self.num_steps:
-                        self._save()
-                if self.evaluated_at != self.step:
-                    self._evaluate_if_due()
-                    self._save()
+                self._run()
         except Interrupted:
-            # Asked for in the middle of an evaluation, which begins anew when the run is resumed.
-            self._stop()
+            self._save()
+            raise Interrupted(
+                f"Stopped at step {self.step} of {self.num_steps}; the state is saved in {self.run.path}."
+            ) from None
         finally:
             if self._log is not None:
                 self._log.close()
         return self.evaluation
+
+    def _run(self) -> None:
+        while True:
+            # An evaluation that an interruption prevented or cut short is made up for when the run goes on.
+            is_new = self._evaluate_if_due() or self._saved_at != self.step
+            is_due = self.step % self.checkpoint_every == 0 or self.is_finished
+            if self.step > 0 and is_due and is_new:
+                self._save()
+            if self.is_finished:
+                return
+            if self._advance():
+                raise Interrupted
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all steps are made and the last one is evaluated."""
+        return self.step == self.num_steps and self.evaluated_at == self.step
 
     def _open_log(self) -> None:
         if not self.process.is_main:
@@ -259,7 +272,13 @@ class Trainer:
         else:
             self.num_bad_in_row += 1
             self.num_bad += 1
-            what = "a state" if values["non_finite"] else "the loss" if not math.isfinite(values["loss"]) else "the gradient"
+            what = (
+                "a state"
+                if values["non_finite"]
+                else "the loss"
+                if not math.isfinite(values["loss"])
+                else "the gradient"
+            )
             self._write("skipped", {"reason": f"{what} is not finite", "in_row": self.num_bad_in_row})
             self.display.say(f"Step {self.step} is skipped: {what} is not finite ({self.num_bad_in_row} in a row).")
         if self.num_bad_in_row >= self.config.loop.max_bad_steps:
@@ -280,10 +299,11 @@ class Trainer:
                 )
         self.display.advance(self.step, values)
 
-    def _evaluate_if_due(self) -> None:
+    def _evaluate_if_due(self) -> bool:
+        """Evaluate if it is time to; return whether it was."""
         is_due = self.step == self.num_steps or (self.step > 0 and self.step % self.eval_every == 0)
         if not is_due or self.evaluated_at == self.step:
-            return
+            return False
         with self.profile.section("evaluation"):
             config, model = self.config, self.model if self.average is None else self.average
             self.process.share_buffers(model)
@@ -302,6 +322,7 @@ class Trainer:
             values |= {"epoch": self.step / self.order.steps_per_epoch, "seconds": time.perf_counter() - start}
         self.evaluated_at, self.evaluation = self.step, values
         self._write("evaluation", values)
+        return True
 
     def _write(self, event: str, values: dict[str, Any]) -> None:
         if self._log is not None:
@@ -312,6 +333,7 @@ class Trainer:
     def _save(self) -> None:
         with self.profile.section("logging"):
             self.process.share_buffers(self.model)
+            self._saved_at = self.step
             if self._log is None:
                 return
             self._log.sync()
@@ -331,10 +353,6 @@ class Trainer:
                     },
                 )
             )
-
-    def _stop(self) -> None:
-        self._save()
-        raise Interrupted(f"Stopped at step {self.step} of {self.num_steps}; the state is saved in {self.run.path}.")
 
 
 _PACKED = (

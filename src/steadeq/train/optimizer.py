@@ -13,11 +13,12 @@ from .config import OptimizerConfig
 
 def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer; its learning rate is set at each step."""
-    options = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    rate, decay = config.learning_rate, config.weight_decay
     if config.method == "sgd":
-        return torch.optim.SGD(parameters, momentum=config.momentum, nesterov=config.nesterov, **options)
+        momentum, nesterov = config.momentum, config.nesterov
+        return torch.optim.SGD(parameters, lr=rate, weight_decay=decay, momentum=momentum, nesterov=nesterov)
     method = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.method]
-    return method(parameters, betas=config.betas, **options)
+    return method(parameters, lr=rate, weight_decay=decay, betas=config.betas)
 
 
 def learning_rate(config: OptimizerConfig, step: int, num_steps: int) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -69,10 +68,10 @@ class Profile(NoProfile):
         plain = Linearization.vjp
         profile = self
 
-        def timed(point: Linearization, u: torch.Tensor, **options: Any) -> torch.Tensor:
+        def timed(self: Linearization, u: torch.Tensor, *, create_graph: bool = False) -> torch.Tensor:
             start = now(profile._device)
             with profile.section("products"):
-                product = plain(point, u, **options)
+                product = plain(self, u, create_graph=create_graph)
             profile._note_product(start, now(profile._device))
             return product
 

@@ -69,7 +69,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         each = arguments[:1] * len(value) if arguments[-1] is Ellipsis and isinstance(value, list) else arguments
         if isinstance(value, list) and len(value) == len(each):
             return tuple(_convert(v, a, where) for v, a in zip(value, each, strict=True))
-    elif dataclasses.is_dataclass(hint):
+    elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_dict(value, hint, where)
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)

@@ -1,0 +1,8 @@
+"""`python -m steadeq` is the command `steadeq`, also for torchrun."""
+
+import sys
+
+from steadeq.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Sets of runs with what is drawn from them."""

@@ -1,0 +1,114 @@
+"""Numbers as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import mean, stdev
+
+MISSING = "–"
+"""Shown where there is no number."""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with three significant digits.
+
+    Example:
+        >>> number(0.0033467), number(0.5), number(18.0), number(5.5e-4), number(31234.0), number(None)
+        ('0.00335', '0.500', '18.0', '5.50e-4', '31,234', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
+    if exponent < -3 or exponent > 6:
+        return _scientific(value, digits)
+    return f"{value:,.{max(digits - 1 - exponent, 0)}f}"
+
+
+def _scientific(value: float, digits: int) -> str:
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def score(value: float | None, metric: str) -> str:
+    """Return a task's metric: accuracies, which are stored as fractions, in percent.
+
+    Example:
+        >>> score(0.98333, "accuracy"), score(0.0033467, "mse")
+        ('98.3%', '3.35e-3')
+    """
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if metric == "accuracy":
+        return f"{100 * value:.1f}%"
+    return _scientific(value, 3) if 0 < abs(value) < 0.1 else number(value)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time in the unit that suits it.
+
+    Example:
+        >>> duration(0.0123), duration(4.2), duration(200), duration(7500)
+        ('12.3 ms', '4.20 s', '3 min 20 s', '2 h 05 min')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 1:
+        return f"{number(1000 * seconds)} ms"
+    if seconds < 60:
+        return f"{number(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def memory(megabytes: float | None) -> str:
+    """Return an amount of memory.
+
+    Example:
+        >>> memory(379.6), memory(20480.0)
+        ('380 MB', '20.0 GB')
+    """
+    if megabytes is None or not math.isfinite(megabytes):
+        return MISSING
+    return f"{megabytes:.0f} MB" if megabytes < 1024 else f"{megabytes / 1024:.1f} GB"
+
+
+def count(value: int | None) -> str:
+    """Return a whole number with its thousands set apart."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def ratio(value: float) -> str:
+    """Return a factor with two significant digits.
+
+    Example:
+        >>> ratio(0.4123), ratio(12.34), ratio(1.96), ratio(340.0)
+        ('0.41', '12', '2.0', '340')
+    """
+    return number(value, digits=2)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count and its noun.
+
+    Example:
+        >>> plural(1, "seed"), plural(3, "seed")
+        ('1 seed', '3 seeds')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def average(values: Sequence[float | None]) -> float | None:
+    """Return the mean of what is known, or None if nothing is."""
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
+
+
+def spread(values: Sequence[float | None]) -> float | None:
+    """Return the sample standard deviation, or None for fewer than two values."""
+    known = [value for value in values if value is not None]
+    return stdev(known) if len(known) > 1 else None

@@ -1,0 +1,133 @@
+"""How figures look: one size for all of them, and colors that can be read on white and on black."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+INK = "#010203"
+"""Color of text and axes. No other color comes near, so that an inline SVG can put the page's own in its place."""
+PALETTE = ("#2a78d6", "#d1620f", "#0f9175", "#c2509b", "#8b7a12", "#7a6fe0", "#c94a4a", "#64808f")
+"""Colors of runs: each has a contrast of at least 3 with white and with the page's dark background."""
+DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+"""Line styles of runs, so that color is never the only difference."""
+BLUE, RED, GRAY = PALETTE[0], "#dd3f4e", "#7d8691"
+
+WIDTH, HEIGHT = 4.6, 3.2
+"""Of a figure, in inches: about as many points as a phone has pixels, so that its text stays legible there."""
+
+_SETTINGS = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": INK,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 10,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 10.5,
+    "axes.unicode_minus": True,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "none",
+    "font.size": 10,
+    "grid.alpha": 0.13,
+    "grid.color": INK,
+    "grid.linewidth": 0.8,
+    "legend.borderaxespad": 0.0,
+    "legend.borderpad": 0.1,
+    "legend.columnspacing": 1.4,
+    "legend.fontsize": 9.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.0,
+    "legend.handletextpad": 0.6,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 1.7,
+    "lines.solid_capstyle": "round",
+    # Text stays text: it takes the page's font, and the file is a third of what outlines would make it.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "steadeq",
+    "text.color": INK,
+    # Names of runs may hold dollar signs.
+    "text.parse_math": False,
+    "xtick.color": INK,
+    "xtick.labelsize": 9.5,
+    "xtick.major.size": 3,
+    "ytick.color": INK,
+    "ytick.labelsize": 9.5,
+    "ytick.major.size": 3,
+    "ytick.minor.size": 0,
+}
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def styled() -> AbstractContextManager[None]:
+    """Return the context in which figures are made and drawn; what a user's own matplotlibrc says does not count."""
+    return matplotlib.style.context(["default", _SETTINGS])
+
+
+def new_axes(xlabel: str, ylabel: str, *, height: float = HEIGHT) -> tuple[Figure, Axes]:
+    """Return an empty figure with one pair of axes."""
+    figure = Figure(figsize=(WIDTH, height))
+    axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    return figure, axes
+
+
+def look(index: int) -> dict[str, Any]:
+    """Return color and line style of the run group of that index."""
+    return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index % len(DASHES)]}
+
+
+def use_log_scale(axes: Axes) -> None:
+    """Make the y axis logarithmic, with powers of ten as its labels.
+
+    The labels are plain Unicode: what matplotlib sets as mathematics keeps the widths of its own font, and falls apart
+    in the page's.
+    """
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high / low < 30:
+        # Less than two powers of ten would leave the axis with a single label.
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+    else:
+        axes.yaxis.set_major_locator(LogLocator(numticks=7))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_label(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def power_label(value: float) -> str:
+    """Return a tick label for a logarithmic axis.
+
+    Example:
+        >>> power_label(1e-3), power_label(2e-3), power_label(0.5), power_label(1.0), power_label(2e4)
+        ('10⁻³', '2·10⁻³', '0.5', '1', '2·10⁴')
+    """
+    mantissa, exponent = f"{value:.0e}".split("e")
+    if -2 < int(exponent) < 3:
+        return f"{value:g}"
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
+    return power if mantissa == "1" else f"{mantissa}·{power}"
+
+
+def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Put a legend above the axes, where it covers nothing; long labels get a line each."""
+    if not handles:
+        return
+    longest = max(len(label) for label in labels)
+    columns = 1 if longest > 26 else 2 if longest > 13 else 3
+    figure.legend(handles, labels, loc="outside upper left", ncols=min(columns, len(handles)))
+
+
+def save_png(figure: Figure, path: Path, *, dpi: int = 200) -> None:
+    """Save a figure as a PNG on white."""
+    with styled():
+        figure.savefig(path, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
