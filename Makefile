@@ -13,12 +13,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test slow lint format bench clean
+.PHONY: help install demo test slow lint format bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed  ## Make .venv with the pinned dependencies and steadeq in editable mode
+
+demo: $(VENV)/.installed  ## Compare training with and without Jacobian regularization, and write a report (2 minutes)
+	$(BIN)/steadeq demo $(ARGS)
 
 test: $(VENV)/.installed  ## Run the tests and the doctests, without the slow ones
 	$(PYTEST) $(ARGS)

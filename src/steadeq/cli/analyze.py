@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Literal
 
 import tyro
 
-from .. import recipes as recipes  # configs of runs name its classes
+from ..data import synthetic
 from ..errors import InputError
 from ..models import ToyDEQ
-from ..report import analysis_figures, save_png, synthetic_figure
+from ..recipes.synthetic import SyntheticData
+from ..report import analysis_panels, save_png, synthetic_figure
 from ..train import Process, Run
 from ..train.analysis import analyze
 from ..train.files import write_atomically
@@ -72,15 +74,18 @@ def run(arguments: Sequence[str]) -> int:
                 device=process.device,
             ),
         }
-    figures = analysis_figures(result)
-    if isinstance(model, ToyDEQ):
-        figures["surface"] = synthetic_figure({"this run": model.cpu()})
+    figures = {panel.title: panel.figure for panel in analysis_panels(result)}
+    if isinstance(model, ToyDEQ) and isinstance(config.data, SyntheticData):
+        label = f"γ = {config.jacobian.weight:g}"
+        target = partial(synthetic.target, variant=config.data.variant)
+        data = (splits.train.inputs, splits.train.targets)
+        figures["surface"] = synthetic_figure({label: model.cpu()}, target, data=data)
     folder = run.path / "analysis"
     try:
         folder.mkdir(exist_ok=True)
         write_atomically(run.path / "analysis.json", json.dumps(result, indent=1) + "\n")
         for name, figure in figures.items():
-            save_png(figure, folder / f"{name}.png")
+            save_png(figure, folder / f"{name.lower().replace(' ', '-')}.png")
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}.") from error
     radius, largest = result["spectral_radius"], result["operator_norm"]

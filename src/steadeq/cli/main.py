@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a recipe: progress, logs, checkpoints; Ctrl-C and kill are safe",
     "evaluate": "task metric of a run against the number of evaluations",
     "analyze": "spectrum, Jacobian norm, residual curves and per-sample evaluations of a run",
+    "reproduce": "a table or figure of the paper",
     "report": "one HTML file that compares runs",
     "data": "what data is there, where it is looked for, how to get it",
 }

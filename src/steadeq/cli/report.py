@@ -9,7 +9,6 @@ from typing import Annotated
 
 import tyro
 
-from .. import recipes as recipes  # configs of runs name its classes
 from ..errors import InputError
 from ..report import RunSummary, write_report
 from ..train import Run
@@ -23,7 +22,7 @@ class Arguments:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Folders of the runs to compare."""
     out: Path = Path("report.html")
-    """The file to write; one that is there is replaced if it is a report."""
+    """The file to write."""
     title: str = "steadeq report"
     """Of the page."""
 
@@ -34,10 +33,6 @@ def run(arguments: Sequence[str]) -> int:
     if not given.runs:
         raise InputError("Which runs? Name at least one folder.")
     summaries = [RunSummary.read(Run.open(path)) for path in given.runs]
-    try:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        write_report(summaries, given.out, title=given.title)
-    except OSError as error:
-        raise InputError(f"{given.out} cannot be written: {error.strerror}.") from error
+    write_report(summaries, given.out, title=given.title)
     print(f"Written to {given.out}.")
     return 0

@@ -1,1 +1,8 @@
-"""Sets of runs with what is drawn from them."""
+"""The paper's tables and figures, and the demo."""
+
+from .artefact import Artefact, Verdict
+from .figure5 import FIGURE5
+
+ARTEFACTS = {artefact.name: artefact for artefact in (FIGURE5,)}
+
+__all__ = ["ARTEFACTS", "Artefact", "Verdict"]

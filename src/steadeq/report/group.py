@@ -74,7 +74,11 @@ def differing_fields(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def _labels(groups: Sequence[tuple[RunSummary, ...]]) -> list[str]:
-    """Name each group by its recipe, and where recipes repeat, by the fields that tell them apart."""
+    """Name each group by its recipe, and where recipes repeat, by the fields that tell them apart.
+
+    A recipe that all of them share is not repeated in every legend.
+    """
+    has_one_recipe = len({group[0].config.recipe for group in groups}) == 1
     labels = []
     for group in groups:
         recipe = group[0].config.recipe
@@ -84,7 +88,7 @@ def _labels(groups: Sequence[tuple[RunSummary, ...]]) -> list[str]:
         # The weight of the penalty is what this library is about.
         names.sort(key=lambda name: name != "jacobian.weight")
         parts = [f"{_SHORT.get(name, name)} = {_show(config.get(name))}" for name in names[:2]]
-        labels.append(", ".join([recipe, *parts]))
+        labels.append(", ".join(parts if parts and has_one_recipe else [recipe, *parts]))
     if len(set(labels)) == len(labels):
         return labels
     return [f"{label} ({group[0].name})" for label, group in zip(labels, groups, strict=True)]

@@ -46,16 +46,18 @@ def score(value: float | None, metric: str) -> str:
     return _scientific(value, 3) if 0 < abs(value) < 0.1 else number(value)
 
 
-def duration(seconds: float | None) -> str:
-    """Return a time in the unit that suits it.
+def duration(seconds: float | None, *, like: float | None = None) -> str:
+    """Return a time in the unit that suits it, or in that of another time.
 
     Example:
         >>> duration(0.0123), duration(4.2), duration(200), duration(7500)
         ('12.3 ms', '4.20 s', '3 min 20 s', '2 h 05 min')
+        >>> duration(0.241, like=8.06)
+        '0.241 s'
     """
     if seconds is None or not math.isfinite(seconds):
         return MISSING
-    if seconds < 1:
+    if (seconds if like is None else like) < 1:
         return f"{number(1000 * seconds)} ms"
     if seconds < 60:
         return f"{number(seconds)} s"

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -155,16 +156,22 @@ class RunSummary:
         `forward_evals` and `backward_evals` are means over all steps of training.
         """
         row = self._latest_evaluation() if split == "validation" else self._test_row()
-        steps, elapsed = self.elapsed()
-        seconds = float(elapsed[-1]) if len(elapsed) else None
-        per_step = None if seconds is None else seconds / float(steps[-1])
-        per_epoch = self.steps_per_epoch
-        _, memory = self.series("train", "memory_mb")
-        latest = self._latest_evaluation()
         return {
             "score": _finite(row.get(self.metric)),
             "evals": _finite(row.get("forward_evals")),
             "residual": _finite(row.get("forward_residual")),
+            **self._training_numbers,
+        }
+
+    @cached_property
+    def _training_numbers(self) -> dict[str, float | None]:
+        steps, elapsed = self.elapsed()
+        seconds = float(elapsed[-1]) if len(elapsed) else None
+        per_step = None if seconds is None else seconds / max(float(steps[-1]), 1.0)
+        per_epoch = self.steps_per_epoch
+        _, memory = self.series("train", "memory_mb")
+        latest = self._latest_evaluation()
+        return {
             "jacobian_norm": _finite(latest.get("jacobian_norm")),
             "spectral_radius": _finite(latest.get("spectral_radius")),
             "forward_evals": self._mean("forward_evals"),

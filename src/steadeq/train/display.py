@@ -12,19 +12,23 @@ _BAR_SECONDS, _LINE_SECONDS = 0.1, 5.0
 
 
 class AbstractDisplay(ABC):
-    """Shows a run; a context that begins and ends with it."""
+    """Shows runs by their titles; a context that begins and ends with them."""
 
     @abstractmethod
     def begin(self, title: str, num_steps: int, step: int) -> None:
         """Show that a run is at a step of so many."""
 
     @abstractmethod
-    def advance(self, step: int, values: dict[str, float]) -> None:
+    def advance(self, title: str, step: int, values: dict[str, float]) -> None:
         """Show that a step is done, with its loss, residual and evaluations."""
 
     @abstractmethod
     def say(self, text: str) -> None:
         """Show a line that stays."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the terminal as it was."""
 
     def __enter__(self) -> AbstractDisplay:
         return self
@@ -34,10 +38,6 @@ class AbstractDisplay(ABC):
     ) -> None:
         self.close()
 
-    @abstractmethod
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-
 
 class SilentDisplay(AbstractDisplay):
     """Shows nothing: for all processes but the main one, and for tests."""
@@ -45,7 +45,7 @@ class SilentDisplay(AbstractDisplay):
     def begin(self, title: str, num_steps: int, step: int) -> None:
         """Do nothing."""
 
-    def advance(self, step: int, values: dict[str, float]) -> None:
+    def advance(self, title: str, step: int, values: dict[str, float]) -> None:
         """Do nothing."""
 
     def say(self, text: str) -> None:
@@ -55,25 +55,43 @@ class SilentDisplay(AbstractDisplay):
         """Do nothing."""
 
 
+class _Clock:
+    """How fast a run goes, and when it was last shown."""
+
+    def __init__(self, num_steps: int, step: int) -> None:
+        self.num_steps = num_steps
+        self._first, self._started, self._shown = step, time.monotonic(), -1.0
+
+    def is_due(self, step: int, seconds: float) -> bool:
+        """Return whether so many seconds have passed since this was last true, or the run is at its end."""
+        moment = time.monotonic()
+        if moment - self._shown < seconds and step < self.num_steps:
+            return False
+        self._shown = moment
+        return True
+
+    def rate(self, step: int) -> float:
+        """Return steps per second."""
+        return (step - self._first) / max(time.monotonic() - self._started, 1e-9)
+
+
 class PlainDisplay(AbstractDisplay):
     """A line every few seconds."""
 
+    def __init__(self) -> None:
+        self._clocks: dict[str, _Clock] = {}
+
     def begin(self, title: str, num_steps: int, step: int) -> None:
         """Start the clock."""
-        self._title, self._num_steps = title, num_steps
-        self._started, self._first, self._shown = time.monotonic(), step, time.monotonic()
+        self._clocks[title] = _Clock(num_steps, step)
 
-    def advance(self, step: int, values: dict[str, float]) -> None:
+    def advance(self, title: str, step: int, values: dict[str, float]) -> None:
         """Print a line when it is time, or at the end."""
-        moment = time.monotonic()
-        if moment - self._shown < _LINE_SECONDS and step < self._num_steps:
-            return
-        self._shown = moment
-        rate = (step - self._first) / max(moment - self._started, 1e-9)
-        left = (self._num_steps - step) / max(rate, 1e-9)
-        self.say(
-            f"{self._title}: step {step}/{self._num_steps}  {rate:.1f} steps/s  {_clock(left)} left  {describe(values)}"
-        )
+        clock = self._clocks[title]
+        if clock.is_due(step, _LINE_SECONDS):
+            rate = clock.rate(step)
+            left = _describe_seconds((clock.num_steps - step) / max(rate, 1e-9))
+            self.say(f"{title}: step {step}/{clock.num_steps}  {rate:.1f} steps/s  {left} left  {describe(values)}")
 
     def say(self, text: str) -> None:
         """Print."""
@@ -84,14 +102,14 @@ class PlainDisplay(AbstractDisplay):
 
 
 class BarDisplay(AbstractDisplay):
-    """A progress bar with rate, time left, loss, residual and evaluations."""
+    """A progress bar for each run, with rate, time left, loss, residual and evaluations."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = Console()
-        self._progress: Any = Progress(
+        self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
             TextColumn("{task.completed}/{task.total}"),
@@ -100,27 +118,23 @@ class BarDisplay(AbstractDisplay):
             TextColumn("{task.fields[note]}", style="dim"),
             console=self._console,
         )
-        self._task: Any = None
-        self._shown = 0.0
+        self._bars: dict[str, tuple[Any, _Clock]] = {}
 
     def begin(self, title: str, num_steps: int, step: int) -> None:
         """Add a bar."""
         self._progress.start()
-        self._started, self._first = time.monotonic(), step
-        self._num_steps = num_steps
-        self._task = self._progress.add_task(title, total=num_steps, completed=step, rate="", note="")
+        bar = self._progress.add_task(title, total=num_steps, completed=step, rate="", note="")
+        self._bars[title] = bar, _Clock(num_steps, step)
 
-    def advance(self, step: int, values: dict[str, float]) -> None:
+    def advance(self, title: str, step: int, values: dict[str, float]) -> None:
         """Move the bar, a few times a second."""
-        moment = time.monotonic()
-        if moment - self._shown < _BAR_SECONDS and step < self._num_steps:
-            return
-        self._shown = moment
-        rate = (step - self._first) / max(moment - self._started, 1e-9)
-        self._progress.update(self._task, completed=step, rate=f"{rate:.1f} steps/s", note=describe(values))
+        bar, clock = self._bars[title]
+        if clock.is_due(step, _BAR_SECONDS):
+            rate = f"{clock.rate(step):.1f} steps/s"
+            self._progress.update(bar, completed=step, rate=rate, note=describe(values))
 
     def say(self, text: str) -> None:
-        """Print above the bar."""
+        """Print above the bars."""
         self._console.print(text, highlight=False, markup=False)
 
     def close(self) -> None:
@@ -149,7 +163,7 @@ def describe(values: dict[str, float]) -> str:
     return "  ".join(parts)
 
 
-def _clock(seconds: float) -> str:
+def _describe_seconds(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

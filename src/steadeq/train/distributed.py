@@ -60,8 +60,7 @@ class Process:
         if self.world_size == 1:
             return module
         ids = [self.device] if self.device.type == "cuda" else None
-        # Buffers (such as running means) are made equal before checkpoints, not at each of many forward passes.
-        return DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
+        return DistributedDataParallel(module, device_ids=ids)
 
     def total(self, tensor: Tensor) -> Tensor:
         """Return the sum over the processes."""

@@ -297,7 +297,7 @@ class Trainer:
                         "num_skipped": self.num_bad,
                     },
                 )
-        self.display.advance(self.step, values)
+        self.display.advance(self.run.path.name, self.step, values)
 
     def _evaluate_if_due(self) -> bool:
         """Evaluate if it is time to; return whether it was."""

@@ -1,0 +1,49 @@
+"""A table or figure of the paper as a declaration: which runs, what is drawn from them, which claims are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..errors import InputError, suggestion
+from ..train import Run, TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of a claim."""
+
+    claim: str
+    outcome: Literal["holds", "does not hold", "not tested"]
+    evidence: str
+    """The numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artefact:
+    """A table or figure."""
+
+    name: str
+    claim: str
+    data: str
+    minutes: float
+    """On two processors."""
+    runs: Callable[[], Mapping[str, TrainConfig]]
+    """By the name of the run's folder."""
+    produce: Callable[[Mapping[str, Run], Path], list[Verdict]]
+    """Draws into a folder, and judges."""
+
+
+def find_artefact(name: str, artefacts: Mapping[str, Artefact]) -> Artefact:
+    """Return an artefact by its name.
+
+    Raises:
+        InputError: There is none.
+    """
+    if name not in artefacts:
+        raise InputError(
+            f"There is no table or figure {name!r}.{suggestion(name, artefacts)} `steadeq reproduce` lists them all."
+        )
+    return artefacts[name]

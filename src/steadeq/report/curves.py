@@ -1,0 +1,258 @@
+"""Figures of what happened during training, for several runs; each is None where no run recorded what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from . import notation
+from .group import RunGroup
+from .section import Section, panels
+from .series import Band, combine, curve
+from .style import GRAY, add_legend, look, new_axes, styled, use_log_scale
+from .summary import Array, RunSummary
+
+_METRICS = {"accuracy": "accuracy", "mse": "mean squared error"}
+
+
+def residual_figure(groups: Sequence[RunGroup], direction: str = "forward") -> Figure | None:
+    """Show the relative residual at the end of the solves of training.
+
+    Args:
+        groups: The runs.
+        direction: Forward or backward.
+    """
+    bands = [curve(group, "train", f"{direction}_residual") for group in groups]
+    return _plot(groups, [_positive(band) for band in bands], ylabel=f"{direction} residual", log=True)
+
+
+def evals_figure(groups: Sequence[RunGroup], direction: str = "forward") -> Figure | None:
+    """Show the evaluations (backward: products with the Jacobian) that a solve of training takes.
+
+    Args:
+        groups: The runs.
+        direction: Forward or backward.
+    """
+    bands = [curve(group, "train", f"{direction}_evals") for group in groups]
+    figure = _plot(groups, bands, ylabel=f"{direction} evaluations")
+    if figure is not None:
+        figure.axes[0].set_ylim(bottom=0)
+    return figure
+
+
+def jacobian_figure(groups: Sequence[RunGroup]) -> Figure | None:
+    """Show the squared Jacobian norm by state dimension at each evaluation."""
+    bands = [_positive(curve(group, "evaluation", "jacobian_norm")) for group in groups]
+    return _plot(groups, bands, ylabel="‖J‖² / d", log=True)
+
+
+def spectral_radius_figure(groups: Sequence[RunGroup]) -> Figure | None:
+    """Show the mean spectral radius at each evaluation, with a line at 1."""
+    bands = [curve(group, "evaluation", "spectral_radius") for group in groups]
+    figure = _plot(groups, bands, ylabel="spectral radius ρ(J)")
+    if figure is not None:
+        axes = figure.axes[0]
+        low, high = axes.get_ylim()
+        axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
+        axes.set_ylim(max(min(low, 0.9), 0), max(high, 1.1))
+    return figure
+
+
+def score_figure(groups: Sequence[RunGroup]) -> Figure | None:
+    """Show the task's metric on validation data against the step."""
+    return _score_plot(groups, [curve(group, "evaluation", group.first.metric) for group in groups], "step")
+
+
+def score_by_evals_figure(groups: Sequence[RunGroup]) -> Figure | None:
+    """Show the task's metric against the evaluation budget, from evaluation.json."""
+    bands = [combine(_score_by_evals(run) for run in group.runs) for group in groups]
+    return _score_plot(groups, bands, "evaluation budget", marker="o")
+
+
+def score_by_time_figure(groups: Sequence[RunGroup]) -> Figure | None:
+    """Show the task's metric on validation data against the seconds of training, one line a run."""
+    with styled():
+        figure, axes = new_axes(
+            "training time in seconds", _METRICS.get(groups[0].first.metric, groups[0].first.metric)
+        )
+        handles = {}
+        for index, group in enumerate(groups):
+            for run in group.runs:
+                x, y = _score_by_time(run)
+                if len(x):
+                    # Seeds take different times, so that there is no common axis to average on.
+                    (handles[group.label],) = axes.plot(x, y, marker=_marker(x), markersize=3, **look(index))
+        if not handles:
+            return None
+        axes.set_xlim(left=0)
+        _format_scores(axes, groups)
+        add_legend(figure, list(handles.values()), list(handles))
+    return figure
+
+
+def memory_figure(groups: Sequence[RunGroup]) -> Figure | None:
+    """Show the peak memory of each group as bars."""
+    values = [notation.average(group.values("memory_mb", "validation")) for group in groups]
+    known = [(index, value) for index, value in enumerate(values) if value is not None]
+    if not known:
+        return None
+    with styled():
+        figure, axes = new_axes("", "", height=0.4 + 0.62 * len(known))
+        bars = axes.barh(
+            range(len(known)), [value for _, value in known], height=0.34, color=[look(i)["color"] for i, _ in known]
+        )
+        axes.bar_label(bars, [notation.memory(value) for _, value in known], padding=4, fontsize=9.5)
+        for row, (index, _) in enumerate(known):
+            # Above its bar, where a long name takes nothing from the width of the bars.
+            axes.text(0, row - 0.26, groups[index].label, va="bottom", fontsize=9.5)
+        axes.set(yticks=[], ylim=(len(known) - 0.7, -0.7))
+        axes.set_xmargin(0.22)
+        # Every bar has its number.
+        axes.set_axis_off()
+    return figure
+
+
+def curve_sections(groups: Sequence[RunGroup]) -> list[Section]:
+    """Return all the figures of training that the runs have something to show in."""
+    higher = groups[0].first.config.data.task.higher_is_better
+    better = "Higher is better" if higher else "Lower is better"
+    task = panels(
+        (score_figure(groups), "Task metric while training", f"{better}; measured on validation data."),
+        (
+            score_by_evals_figure(groups),
+            "Task metric by evaluation budget",
+            "A stable model is as good with few evaluations as with many: look for the curve that is flat soonest.",
+        ),
+        (
+            score_by_time_figure(groups),
+            "Task metric by training time",
+            f"{better}, and further left is sooner; the time of evaluations is not counted.",
+        ),
+    )
+    convergence = panels(
+        (
+            residual_figure(groups),
+            "Forward residual",
+            "How far from its equilibrium the state still is when the budget of a training step is spent.",
+        ),
+        (
+            residual_figure(groups, "backward"),
+            "Backward residual",
+            "How far from the exact implicit gradient the gradient still is.",
+        ),
+        (evals_figure(groups), "Forward evaluations", "Evaluations of f that a sample takes in a training step."),
+        (
+            evals_figure(groups, "backward"),
+            "Backward evaluations",
+            "Vector-Jacobian products that a sample's gradient takes in a training step.",
+        ),
+    )
+    stability = panels(
+        (
+            jacobian_figure(groups),
+            "Jacobian norm",
+            "Squared Frobenius norm of the Jacobian at the equilibrium, divided by the state's dimension: "
+            "what the penalty holds down.",
+        ),
+        (
+            spectral_radius_figure(groups),
+            "Spectral radius",
+            "Below the line at 1, plain fixed-point iteration converges near the equilibrium.",
+        ),
+        (memory_figure(groups), "Peak memory", "Of the GPU, or of the whole process on a CPU."),
+    )
+    found = (("Task", task), ("Convergence of the solves", convergence), ("Jacobian and memory", stability))
+    return [Section(title=title, panels=figures) for title, figures in found if figures]
+
+
+def _plot(
+    groups: Sequence[RunGroup],
+    bands: Sequence[Band],
+    *,
+    ylabel: str,
+    xlabel: str = "step",
+    log: bool = False,
+    marker: str | None = None,
+) -> Figure | None:
+    if not any(len(band) for band in bands):
+        return None
+    with styled():
+        figure, axes = new_axes(xlabel, ylabel)
+        handles, labels = [], []
+        for index, (group, band) in enumerate(zip(groups, bands, strict=True)):
+            if not len(band):
+                continue
+            symbol = marker or _marker(band.x)
+            handles += axes.plot(band.x, band.mean, marker=symbol, markersize=3.5, **look(index))
+            labels.append(group.label)
+            if band.has_spread:
+                axes.fill_between(band.x, band.low, band.high, color=look(index)["color"], alpha=0.18, linewidth=0)
+        if log:
+            use_log_scale(axes)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(FuncFormatter(_step_label))
+        add_legend(figure, handles, labels)
+    return figure
+
+
+def _score_plot(
+    groups: Sequence[RunGroup], bands: Sequence[Band], xlabel: str, marker: str | None = None
+) -> Figure | None:
+    metric = groups[0].first.metric
+    figure = _plot(groups, bands, ylabel=_METRICS.get(metric, metric), xlabel=xlabel, marker=marker)
+    if figure is not None:
+        with styled():
+            _format_scores(figure.axes[0], groups)
+    return figure
+
+
+def _format_scores(axes: Axes, groups: Sequence[RunGroup]) -> None:
+    """Show accuracies in percent, and errors that span powers of ten on a logarithmic axis."""
+    if groups[0].first.metric == "accuracy":
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}%"))
+        return
+    values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
+    if (values > 0).all() and not groups[0].first.config.data.task.higher_is_better:
+        use_log_scale(axes)
+
+
+def _score_by_evals(run: RunSummary) -> tuple[Array, Array]:
+    pairs = [(row["max_evals"], row[run.metric]) for row in run.evaluation_rows if _is_number(row.get(run.metric))]
+    return _columns(pairs)
+
+
+def _score_by_time(run: RunSummary) -> tuple[Array, Array]:
+    steps, elapsed = run.elapsed()
+    at, scores = run.series("evaluation", run.metric)
+    if not len(steps) or not len(at):
+        return _columns([])
+    return np.interp(at, steps, elapsed), scores
+
+
+def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _positive(band: Band) -> Band:
+    """Leave out what a logarithmic axis cannot show; a lower edge at zero is lifted near the mean."""
+    kept = band.mean > 0
+    low = np.maximum(band.low[kept], band.mean[kept] * 1e-3)
+    return Band(x=band.x[kept], mean=band.mean[kept], low=low, high=band.high[kept])
+
+
+def _marker(x: Array) -> str | None:
+    """Return a marker for curves of which a line alone would show little or nothing."""
+    return "o" if len(x) < 12 else None
+
+
+def _step_label(value: float, _: int) -> str:
+    return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:g}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and bool(np.isfinite(value))

@@ -1,0 +1,255 @@
+"""Tiny runs, ways to stop them at a chosen place, and what must be equal afterwards; shared by the tests of training."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+import steadeq
+from steadeq import recipes
+from steadeq.data import Dataset, Splits
+from steadeq.train import AbstractDataConfig, Regression, Run, TrainConfig, Trainer
+from steadeq.train.display import SilentDisplay
+
+# What a clock or the allocator decides.
+UNREPEATABLE = {"seconds", "seconds_per_sample", "memory_mb"}
+
+SOURCE = str(Path(steadeq.__file__).parents[1])
+
+
+def tiny_config(recipe: str = "synthetic-jr", **sections) -> TrainConfig:
+    """Return a run of 12 steps, a tenth of a second; sections are replaced field by field, as loop={"seed": 1}."""
+    config = recipes.get(recipe).build()
+    base = {
+        "loop": {"num_steps": 12, "batch_size": 16},
+        "log": {"eval_every": 5, "checkpoint_every": 4, "eval_batch_size": 600, "spectrum_samples": 0},
+    }
+    for name in {*base, *sections}:
+        fields = {**base.get(name, {}), **sections.get(name, {})}
+        config = replace(config, **{name: replace(getattr(config, name), **fields)})
+    return config
+
+
+# Each has state of its own that a resumed run must pick up.
+VARIANTS = {
+    "plain": {},
+    "window": {"log": {"every": 5}},
+    "jitter": {"forward": {"max_evals": 4, "jitter": (-2, 3), "tol": 0.0}},
+    "jitter-penalized": {"forward": {"max_evals": 4, "jitter": (-2, 3), "tol": 0.0, "jitter_when": "penalized"}},
+    "increments": {"jacobian": {"schedule": "increments", "increment": 0.3, "every": 3, "begin": 2}},
+    "linear": {"jacobian": {"schedule": "linear", "end": 1.0, "stop_step": 10}},
+    "closed-loop": {
+        "jacobian": {"schedule": "closed-loop", "weight": 0.2, "target": 1e-4, "probability": 1.0},
+        "forward": {"max_evals": 3},
+        "log": {"every": 3},
+    },
+    "warm-up": {"warmup": {"num_steps": 7, "depth": 4, "jacobian_weight": 0.5}},
+    "average": {"loop": {"ema_decay": 0.9}},
+    "accumulate": {"loop": {"accumulate": 4}},
+    "sgd": {
+        "optimizer": {
+            "method": "sgd",
+            "learning_rate": 0.01,
+            "nesterov": True,
+            "weight_decay": 1e-3,
+            "max_grad_norm": 1.0,
+        }
+    },
+    "adamw": {"optimizer": {"method": "adamw", "weight_decay": 0.1, "warmup_steps": 6, "min_learning_rate": 1e-4}},
+    "phantom": {"backward": {"adjoint": "phantom", "num_steps": 3}},
+    "spectrum": {"log": {"spectrum_samples": 4, "spectrum_products": 8}},
+}
+
+
+def train(config: TrainConfig, path: Path, **options) -> Trainer:
+    """Train in a folder as `steadeq train --resume` does: from the latest checkpoint, if there is one."""
+    run = Run(path)
+    if not run.exists():
+        Run.create(path, config)
+    trainer = Trainer(config, run, **options)
+    with run.lock():
+        trainer.resume()
+        if not trainer.is_finished:
+            trainer.train()
+    return trainer
+
+
+# Ways to stop
+
+
+class Crash(BaseException):
+    """The process is gone: nobody catches this."""
+
+
+class Watcher(SilentDisplay):
+    """A display that acts after a step: the line of metrics is written by then, the checkpoint is not."""
+
+    def __init__(self, *, crash_at: int = -1, stop_at: int = -1) -> None:
+        self.crash_at, self.stop_at = crash_at, stop_at
+        self.trainer: Trainer | None = None
+        self.lines: list[str] = []
+
+    def advance(self, title, step, values):
+        if step == self.crash_at:
+            raise Crash
+        if step == self.stop_at:
+            assert self.trainer is not None
+            self.trainer.interruption.requested = True
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def train_until(config: TrainConfig, path: Path, *, crash_at: int = -1, stop_at: int = -1) -> Trainer:
+    """As `train`, with an end: a crash after a step, or a request to stop that comes after a step."""
+    run = Run(path)
+    if not run.exists():
+        Run.create(path, config)
+    watcher = Watcher(crash_at=crash_at, stop_at=stop_at)
+    trainer = watcher.trainer = Trainer(config, run, display=watcher)
+    with run.lock():
+        trainer.resume()
+        trainer.train()
+    return trainer
+
+
+def raise_at(monkeypatch, owner, name: str, call: int, error: BaseException) -> None:
+    """Have a function fail at one of its calls, counted from 1."""
+    plain, calls = getattr(owner, name), []
+
+    def failing(*arguments, **options):
+        calls.append(1)
+        if len(calls) == call:
+            raise error
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+def disk_full() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# What must be equal
+
+
+def metrics_of(path: Path) -> list[dict]:
+    """Return all that was recorded, without what a clock decides."""
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in UNREPEATABLE} for line in lines]
+
+
+def final_state(path: Path) -> dict:
+    """Return weights, optimizer, gamma, counters and metrics of a run as they are on disk."""
+    checkpoint = Run(path).checkpoints().load_latest()
+    assert checkpoint is not None
+    state = {name: value for name, value in checkpoint.state.items() if name not in ("window", "evaluation")}
+    window = checkpoint.state["window"]
+    return {
+        "weights": checkpoint.weights,
+        "average": checkpoint.average,
+        "state": state,
+        "window": [{k: v for k, v in part.items() if k not in UNREPEATABLE} for part in window.values()],
+        "evaluation": {k: v for k, v in checkpoint.state["evaluation"].items() if k not in UNREPEATABLE},
+        "metrics": metrics_of(path),
+    }
+
+
+def assert_same(actual, expected, where: str = "") -> None:
+    """Check that nested structures are equal, tensors bit for bit."""
+    assert type(actual) is type(expected), where
+    if isinstance(expected, torch.Tensor):
+        assert actual.dtype == expected.dtype, where
+        assert torch.equal(actual, expected), where
+    elif isinstance(expected, dict):
+        assert list(actual) == list(expected), where
+        for key in expected:
+            assert_same(actual[key], expected[key], f"{where}/{key}")
+    elif isinstance(expected, (list, tuple)):
+        for index, (a, b) in enumerate(zip(actual, expected, strict=False)):
+            assert_same(a, b, f"{where}[{index}]")
+        assert len(actual) == len(expected), where
+    else:
+        assert actual == expected, where
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """Return everything below a folder: the content of files, None for folders; the empty file .lock is left out."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+        if path.name != ".lock"
+    }
+
+
+# Other processes
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
+
+
+def start(*arguments: str, **options) -> subprocess.Popen:
+    """Start the command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "steadeq", *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def signal_at_step(process: subprocess.Popen, path: Path, step: int, number: signal.Signals) -> tuple[str, str]:
+    """Send a signal once metrics.jsonl shows a step; return standard output and error."""
+    deadline = time.monotonic() + 60
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            if (path / "metrics.jsonl").is_file() and (path / "metrics.jsonl").read_bytes().count(b'"train"') >= step:
+                process.send_signal(number)
+                break
+            time.sleep(0.005)
+        return process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+
+
+# Data and networks for tests
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineData(AbstractDataConfig):
+    """y = x / 2 on a few samples; from some sample on, in the order of the dataset, the targets are not finite."""
+
+    name = "line"
+    task = Regression()
+
+    num_train: int = 48
+    num_validation: int = 7
+    bad: tuple[int, ...] = ()
+    """Rows of the training data whose input is NaN."""
+    dtype: str = "float32"
+
+    def load(self) -> Splits:
+        count = self.num_train + 2 * self.num_validation
+        x = torch.linspace(-1, 1, count, dtype=getattr(torch, self.dtype))[:, None]
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(3))
+        x = x[order]
+        y = x / 2
+        x[list(self.bad)] = float("nan")
+        samples = Dataset(inputs=x, targets=y)
+        ends = (self.num_train, self.num_train + self.num_validation, count)
+        return Splits(
+            train=samples.subset(0, ends[0]),
+            validation=samples.subset(ends[0], ends[1]),
+            test=samples.subset(ends[1], ends[2]),
+        )
