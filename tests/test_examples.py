@@ -28,6 +28,15 @@ def test_the_python_of_the_readme_runs(capsys):
     assert "samples converged" in capsys.readouterr().out
 
 
+def test_the_python_of_the_page_on_training_runs(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    exec(compile(block, "training.md", "exec"), {"__name__": "training"})
+    assert float(capsys.readouterr().out) < 1
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 )

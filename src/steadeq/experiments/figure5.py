@@ -59,8 +59,8 @@ def produce(runs: Mapping[str, Run], folder: Path) -> list[Verdict]:
     first = {f"γ = {gamma:g}": members[0] for gamma, members in models.items()}
     validation = splits.validation
     figure = synthetic_figure(first, data.synthetic.target, data=(validation.inputs, validation.targets))
-    save_png(figure, folder / "surfaces.png")
-    save_png(gamma_figure(models, validation.inputs), folder / "evaluations.png")
+    save_png(figure, folder / "surfaces.png", dpi=90)
+    save_png(gamma_figure(models, validation.inputs), folder / "evaluations.png", dpi=110)
     with (folder / "runs.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()

@@ -111,7 +111,7 @@ def analysis_panels(analysis: Mapping[str, Any]) -> list[Panel]:
             spectral_radius_figure(analysis),
             "Spectral radius by sample",
             "Above the line at 1, plain iteration moves away from the equilibrium; the Rayleigh quotient, which the "
-            "paper reports, can be far below the true value when the Jacobian is not symmetric.",
+            "paper reports, can be far from the true value when the Jacobian is not symmetric.",
         ),
         (
             jacobian_norm_figure(analysis),

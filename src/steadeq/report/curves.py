@@ -13,7 +13,7 @@ from . import notation
 from .group import RunGroup
 from .section import Section, panels
 from .series import Band, combine, curve
-from .style import GRAY, add_legend, look, new_axes, styled, use_log_scale
+from .style import GRAY, add_legend, fit, look, new_axes, styled, use_log_scale
 from .summary import Array, RunSummary
 
 _METRICS = {"accuracy": "accuracy", "mse": "mean squared error"}
@@ -108,7 +108,7 @@ def memory_figure(groups: Sequence[RunGroup]) -> Figure | None:
         axes.bar_label(bars, [notation.memory(value) for _, value in known], padding=4, fontsize=9.5)
         for row, (index, _) in enumerate(known):
             # Above its bar, where a long name takes nothing from the width of the bars.
-            axes.text(0, row - 0.26, groups[index].label, va="bottom", fontsize=9.5)
+            axes.text(0, row - 0.26, fit(groups[index].label), va="bottom", fontsize=9.5)
         axes.set(yticks=[], ylim=(len(known) - 0.7, -0.7))
         axes.set_xmargin(0.22)
         # Every bar has its number.

@@ -36,6 +36,7 @@ _SETTINGS = {
     "axes.titlecolor": INK,
     "axes.titlesize": 10.5,
     "axes.unicode_minus": True,
+    **{f"axes3d.{axis}axis.panecolor": (0, 0, 0, 0) for axis in "xyz"},
     "figure.constrained_layout.use": True,
     "figure.facecolor": "none",
     "font.size": 10,
@@ -118,10 +119,25 @@ def power_label(value: float, *, use_decimals: bool = False) -> str:
     return power if mantissa == "1" else f"{mantissa}·{power}"
 
 
+def fit(label: str, max_length: int = 46) -> str:
+    """Return a label on one line, with its middle left out if it is wider than a figure.
+
+    Example:
+        >>> fit("a label that is too long", 15)
+        'a label…oo long'
+    """
+    label = " ".join(label.split())
+    if len(label) <= max_length:
+        return label
+    half = (max_length - 1) // 2
+    return f"{label[:half]}…{label[-half:]}"
+
+
 def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Put a legend above the axes, where it covers nothing; long labels get a line each."""
     if not handles:
         return
+    labels = [fit(label) for label in labels]
     # In points, a letter takes about 5.6 and the sample of the line with its gaps 42.
     column = 5.6 * max(len(label) for label in labels) + 42
     columns = max(1, min(int(72 * WIDTH / column), len(handles)))

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from ..models import ToyDEQ
 from ..solvers import Anderson, Picard
-from .style import BLUE, GRAY, INK, PALETTE, RED, WIDTH, look, new_axes, styled
+from .style import BLUE, GRAY, INK, PALETTE, RED, WIDTH, fit, look, new_axes, styled
 from .summary import Array
 
 NUM_STEPS = 30
@@ -73,9 +74,11 @@ def synthetic_figure(
         figure = Figure(figsize=(WIDTH * len(models), 10.0))
         grid = figure.add_gridspec(3, len(models), height_ratios=(1.0, 1.05, 0.85))
         for column, (label, model) in enumerate(models.items()):
-            surface = figure.add_subplot(grid[0, column], projection="3d")
+            # Grids in three dimensions take no notice of grid.alpha.
+            with matplotlib.rc_context({"grid.color": f"{INK}22"}):
+                surface = figure.add_subplot(grid[0, column], projection="3d")
             assert isinstance(surface, Axes3D)
-            surface.set_title(label, pad=-12)
+            surface.set_title(fit(label), pad=-12)
             draw_surface(surface, model, x_slice=x_slice, frame=frame)
             draw_slice(figure.add_subplot(grid[1, column]), model, x_slice=x_slice, frame=frame)
             draw_fit(figure.add_subplot(grid[2, column]), model, target, data=data, frame=frame)
@@ -99,12 +102,8 @@ def draw_surface(axes: Axes3D, model: ToyDEQ, *, x_slice: float, frame: Frame) -
     top = frame.out[1] + 0.12 * (frame.out[1] - frame.out[0])
     axes.text(1.05 * frame.radius, frame.z[1], top, "f(z; x)", ha="center")
     axes.view_init(elev=22, azim=-52)
-    axes.set_box_aspect((1, 1, 0.8), zoom=1.12)
+    axes.set_box_aspect((1, 1, 0.8), zoom=1.12)  # pyright: ignore[reportArgumentType]
     axes.locator_params(nbins=5)
-    for axis in (axes.xaxis, axes.yaxis, axes.zaxis):  # pyright: ignore[reportAttributeAccessIssue]
-        axis.set_pane_color((0, 0, 0, 0))
-        axis._axinfo["grid"].update(color=(*_INK_RGB, 0.13), linewidth=0.8)
-        axis.line.set_color(INK)
 
 
 def draw_slice(axes: Axes, model: ToyDEQ, *, x_slice: float, frame: Frame) -> None:
@@ -208,6 +207,3 @@ def _double(model: ToyDEQ) -> ToyDEQ:
 
 def _grid(radius: float, num_points: int = 25) -> Array:
     return np.linspace(-radius, radius, num_points)
-
-
-_INK_RGB = tuple(int(INK[i : i + 2], 16) / 255 for i in (1, 3, 5))

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ..errors import InputError, RunError
-from .files import sync_file, sync_folder, write_atomically
+from .files import apply_umask, sync_file, sync_folder, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +81,14 @@ class CheckpointFolder:
             torch.save(checkpoint.state, temporary / _STATE)
             checksums = {file.name: _checksum(file) for file in sorted(temporary.iterdir())}
             for file in temporary.iterdir():
+                apply_umask(file)
                 sync_file(file)
             write_atomically(temporary / _CHECKSUMS, json.dumps(checksums, indent=1))
-            # A damaged checkpoint of the same step, from before the run was resumed, makes room.
-            shutil.rmtree(final, ignore_errors=True)
+            if final.exists():
+                # From before the run was resumed; should the next line not be reached, `steps` puts it back.
+                replaced = self.path / f".{final.name}.replaced"
+                shutil.rmtree(replaced, ignore_errors=True)
+                final.rename(replaced)
             temporary.rename(final)
             sync_folder(self.path)
         except (OSError, SafetensorError, RuntimeError) as error:
@@ -93,14 +97,22 @@ class CheckpointFolder:
             latest = self.steps()
             intact = f"the checkpoint of step {latest[-1]} is intact" if latest else "there is none yet"
             raise RunError(f"The checkpoint {final} could not be written ({reason}); {intact}.") from error
-        for step in self.steps()[: -self.keep]:
-            shutil.rmtree(self._folder(step), ignore_errors=True)
+        # What comes after this step was damaged, or belongs to a future that is being rewritten.
+        steps = self.steps()
+        later, earlier = [s for s in steps if s > checkpoint.step], [s for s in steps if s <= checkpoint.step]
+        outdated = [self._folder(step) for step in (*later, *earlier[: -self.keep])]
+        for folder in (*outdated, *self.path.glob(".step-*")):
+            shutil.rmtree(folder, ignore_errors=True)
         return final
 
     def steps(self) -> list[int]:
         """Return the steps of which there is a checkpoint, in order."""
         if not self.path.is_dir():
             return []
+        for replaced in self.path.glob(".step-*.replaced"):
+            final = self.path / replaced.name.removeprefix(".").removesuffix(".replaced")
+            if not final.exists():
+                replaced.rename(final)
         matches = (_NAME.fullmatch(entry.name) for entry in self.path.iterdir())
         return sorted(int(match[1]) for match in matches if match)
 
@@ -117,6 +129,9 @@ class CheckpointFolder:
             raise InputError(f"There is no checkpoint of step {step} in {self.path}; there are: {known}.")
         try:
             checksums = json.loads((folder / _CHECKSUMS).read_text())
+            files = {file.name for file in folder.iterdir()} - {_CHECKSUMS}
+            if checksums.keys() != files or not {_WEIGHTS, _STATE} <= files:
+                raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: its files are not those written.")
             for name, checksum in checksums.items():
                 if _checksum(folder / name) != checksum:
                     raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {name} is not what was written.")

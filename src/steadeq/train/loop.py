@@ -132,8 +132,8 @@ class Trainer:
             Interrupted: It was asked to stop, and a checkpoint is saved.
             RunError: It cannot go on: too many bad steps, or a full disk.
         """
-        self._open_log()
         try:
+            self._open_log()
             with self.interruption, self.display, self.profile.steps(), warnings.catch_warnings():
                 # The residual of every backward solve is recorded.
                 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -170,9 +170,14 @@ class Trainer:
         if not self.process.is_main:
             return
         folder = self.run.path / "tensorboard" if self.config.log.tensorboard else None
-        MetricsLog.rewind(self.run.metrics_path, self.step)
-        self._log = MetricsLog(self.run.metrics_path, tensorboard=folder)
-        self.run.record_environment(device=str(self.process.device), world_size=self.process.world_size)
+        try:
+            MetricsLog.rewind(self.run.metrics_path, step=self.step, evaluated_at=self.evaluated_at)
+            self._log = MetricsLog(self.run.metrics_path, tensorboard=folder)
+            self.run.record_environment(device=str(self.process.device), world_size=self.process.world_size)
+        except OSError as error:
+            raise RunError(
+                f"The run's folder {self.run.path} cannot be written ({error.strerror}); its checkpoints are intact."
+            ) from error
 
     # One step
 

@@ -59,20 +59,25 @@ class MetricsLog:
     def __init__(self, path: Path, *, tensorboard: Path | None = None) -> None:
         self._path = path
         self._writer = None if tensorboard is None else _tensorboard_writer(tensorboard)
-        try:
-            self._file = path.open("a")
-        except OSError as error:
-            raise InputError(f"{path} cannot be written: {error.strerror}.") from error
+        self._file = path.open("a")
 
     @staticmethod
-    def rewind(path: Path, step: int) -> None:
-        """Forget what was recorded after a step, by a run that was killed and goes on from there."""
+    def rewind(path: Path, *, step: int, evaluated_at: int) -> None:
+        """Forget what was recorded by a run after the checkpoint from which it goes on.
+
+        Args:
+            path: Of the file.
+            step: Of the checkpoint.
+            evaluated_at: Step of the last evaluation before it, which may be earlier than one that was due.
+        """
         if not path.is_file():
             return
         kept = []
-        for line in path.read_text().splitlines():
+        # Whatever a crash left behind, such as half a line, ends what can be read.
+        for line in path.read_text(errors="replace").splitlines():
             try:
-                if json.loads(line)["step"] > step:
+                record = json.loads(line)
+                if record["step"] > (evaluated_at if record["event"] == "evaluation" else step):
                     break
             except (ValueError, KeyError, TypeError):
                 break

@@ -92,7 +92,7 @@ class Run:
         if not self.metrics_path.is_file():
             return []
         records = []
-        for line in self.metrics_path.read_text().splitlines():
+        for line in self.metrics_path.read_text(errors="replace").splitlines():
             try:
                 records.append(json.loads(line))
             except ValueError:
@@ -129,7 +129,11 @@ class Run:
         Raises:
             InputError: One does already.
         """
-        with (self.path / ".lock").open("w") as file:
+        try:
+            file = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise InputError(f"The run's folder {self.path} cannot be written: {error.strerror}.") from error
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
