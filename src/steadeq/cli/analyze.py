@@ -58,6 +58,8 @@ def run(arguments: Sequence[str]) -> int:
     for name in ("num_samples", "max_evals", "max_products"):
         if getattr(given, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} is {getattr(given, name)}; it must be at least 1.")
+    if given.tol is not None and not 0 <= given.tol < 1:
+        raise InputError(f"--tol is {given.tol}; it must be in [0, 1).")
     run = Run.open(given.run)
     with Process.join(given.device) as process:
         model, config, step = load_model(run, step=given.step, device=process.device)

@@ -57,9 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, *rest = arguments
     try:
         if name not in COMMANDS:
-            raise InputError(
-                f"There is no command {name!r}.{suggestion(name, COMMANDS)} `steadeq --help` lists them all."
-            )
+            known = suggestion(name, [*COMMANDS, "--help", "--version"])
+            raise InputError(f"There is no command {name!r}.{known} `steadeq --help` lists them all.")
         return _load(name)(rest) or 0
     except InputError as error:
         return _fail(str(error), 2)

@@ -66,6 +66,8 @@ def _parse(name: str | None, options: Sequence[str]) -> tuple[Arguments, Run | N
     """Return the arguments, and the run to resume if there is one."""
     # A first look, for the folder: the rest depends on what is there.
     out = _peek(options, "--out")
+    if out == "":
+        raise InputError("--out is empty; it must name a folder.")
     folder = Path(out) if out is not None else Path("runs") / name if name else None
     if "--resume" in options and folder is None:
         raise InputError("Which run? Name its folder with --out.")

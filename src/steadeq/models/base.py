@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..adjoint import AbstractAdjoint
-from ..nn import DEQ
+from ..nn import DEQ, computed_once
 from ..solution import Solution
 from ..solvers import AbstractSolver
 
@@ -50,7 +50,8 @@ class AbstractEquilibriumModel(nn.Module, ABC):
             adjoint: Instead of the layer's own.
         """
         z0, inputs = self.inject(x)
-        z, solution = self.layer(z0, *inputs, solver=solver, adjoint=adjoint)
+        with computed_once(self.layer.cell):
+            z, solution = self.layer(z0, *inputs, solver=solver, adjoint=adjoint)
         return Equilibrium(z=z, inputs=inputs, solution=solution)
 
     def forward(

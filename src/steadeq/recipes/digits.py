@@ -16,6 +16,7 @@ from ..train import (
     OptimizerConfig,
     TrainConfig,
 )
+from ..train.checks import check_at_least
 from .registry import recipe
 
 
@@ -35,6 +36,11 @@ class ConvModel(AbstractModelConfig):
     """Of the injection: 2 halves the resolution of the state."""
     num_classes: int = 10
     """Classes to tell apart."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        names = ("image_channels", "channels", "hidden", "groups", "stride", "num_classes")
+        check_at_least("model", self, 1, *names)
 
     def build(self) -> models.ConvDEQ:
         """Return the network."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .. import data, models
+from ..errors import InputError
 from ..train import (
     AbstractDataConfig,
     AbstractModelConfig,
@@ -16,6 +17,7 @@ from ..train import (
     Regression,
     TrainConfig,
 )
+from ..train.checks import check_at_least, check_positive
 from .registry import recipe
 
 
@@ -25,6 +27,10 @@ class ToyModel(AbstractModelConfig):
 
     hidden: int = 50
     """Number of ReLUs."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        check_at_least("model", self, 1, "hidden")
 
     def build(self) -> models.ToyDEQ:
         """Return the network."""
@@ -46,6 +52,13 @@ class SyntheticData(AbstractDataConfig):
     """Inputs are uniform on [-radius, radius]."""
     seed: int = 0
     """Of the data."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        check_at_least("data", self, 0, "noise", "seed")
+        check_positive("data", self, "radius")
+        if self.seed >= 2**63:
+            raise InputError(f"data.seed is {self.seed}; it must be below 2**63.")
 
     def load(self) -> data.Splits:
         """Return the data."""

@@ -33,7 +33,7 @@ def rerun_command(run: RunSummary) -> list[str]:
     parts = [f"steadeq train {shlex.quote(config.recipe)}"]
     for name, value in flatten(config).items():
         if name not in defaults or value != defaults[name]:
-            parts.append(shlex.join([f"--{name}", *_arguments(value)]))
+            parts.append(shlex.join(_option(name, value)))
     return parts
 
 
@@ -54,8 +54,12 @@ def environment_table(runs: Sequence[RunSummary]) -> tuple[list[str], list[list[
     return [*columns, "sessions"], rows
 
 
-def _arguments(value: Any) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
+def _option(name: str, value: Any) -> list[str]:
+    """Return a field as options of the command line, where switches have no value."""
+    section, _, field = name.replace("_", "-").rpartition(".")
+    if isinstance(value, bool):
+        return [f"--{section}.{'' if value else 'no-'}{field}"]
+    return [f"--{section}.{field}", *(map(str, value) if isinstance(value, (list, tuple)) else [str(value)])]
 
 
 def _show(value: Any) -> str:

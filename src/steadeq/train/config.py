@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..jacobian import Probe
 from ..regularizer import AbstractSchedule, ClosedLoop, Constant, Increments, JacobianRegularizer, Linear, StopAfter
 from ..solvers import GMRES, AbstractSolver, Anderson, Broyden, NewtonKrylov, Picard
+from .checks import check_at_least, check_fraction, check_positive
 from .task import AbstractTask
 
 
@@ -86,10 +87,13 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        _check_positive("optimizer", self, "learning_rate")
-        _check_at_least("optimizer", self, 0, "warmup_steps", "min_learning_rate", "weight_decay", "momentum")
+        check_positive("optimizer", self, "learning_rate")
+        check_at_least("optimizer", self, 0, "warmup_steps", "min_learning_rate", "weight_decay")
+        check_fraction("optimizer", self, "momentum")
+        if self.nesterov and self.momentum == 0:
+            raise InputError("optimizer.nesterov needs some optimizer.momentum.")
         if self.max_grad_norm is not None:
-            _check_positive("optimizer", self, "max_grad_norm")
+            check_positive("optimizer", self, "max_grad_norm")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise InputError(f"optimizer.betas is {self.betas}; both must be in [0, 1).")
 
@@ -115,10 +119,10 @@ class ForwardConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        _check_at_least("forward", self, 1, "max_evals", "memory")
-        _check_at_least("forward", self, 0, "tol")
+        check_at_least("forward", self, 1, "max_evals", "memory")
+        check_at_least("forward", self, 0, "tol")
         if self.eval_max_evals is not None:
-            _check_at_least("forward", self, 1, "eval_max_evals")
+            check_at_least("forward", self, 1, "eval_max_evals")
         low, high = self.jitter
         if low > high or self.max_evals + low < 1:
             raise InputError(
@@ -162,8 +166,10 @@ class BackwardConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        _check_at_least("backward", self, 1, "max_evals", "num_steps")
-        _check_at_least("backward", self, 0, "tol")
+        check_at_least("backward", self, 1, "max_evals", "num_steps")
+        check_at_least("backward", self, 0, "tol")
+        if not 0 < self.damping <= 1:
+            raise InputError(f"backward.damping is {self.damping}; it must be in (0, 1].")
 
     def build(self) -> AbstractAdjoint:
         """Return the adjoint."""
@@ -208,9 +214,13 @@ class JacobianConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        _check_at_least("jacobian", self, 0, "weight", "end", "begin")
-        _check_at_least("jacobian", self, 1, "num_probes", "every")
-        _check_positive("jacobian", self, "target")
+        check_at_least("jacobian", self, 0, "weight", "end", "begin")
+        if not math.isfinite(self.increment):
+            raise InputError(f"jacobian.increment is {self.increment}; it must be a finite number.")
+        if self.stop_step is not None:
+            check_at_least("jacobian", self, 0, "stop_step")
+        check_at_least("jacobian", self, 1, "num_probes", "every")
+        check_positive("jacobian", self, "target")
         if not 0 <= self.probability <= 1:
             raise InputError(f"jacobian.probability is {self.probability}; it must be in [0, 1].")
         if self.schedule == "closed-loop" and self.stop_step is not None:
@@ -250,8 +260,8 @@ class WarmupConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        _check_at_least("warmup", self, 0, "num_steps", "jacobian_weight")
-        _check_at_least("warmup", self, 1, "depth")
+        check_at_least("warmup", self, 0, "num_steps", "jacobian_weight")
+        check_at_least("warmup", self, 1, "depth")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,11 +291,10 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        _check_at_least("loop", self, 1, "num_epochs", "batch_size", "accumulate", "max_bad_steps")
+        check_at_least("loop", self, 1, "num_epochs", "batch_size", "accumulate", "max_bad_steps")
         if self.num_steps is not None:
-            _check_at_least("loop", self, 1, "num_steps")
-        if not 0 <= self.ema_decay < 1:
-            raise InputError(f"loop.ema_decay is {self.ema_decay}; it must be in [0, 1).")
+            check_at_least("loop", self, 1, "num_steps")
+        check_fraction("loop", self, "ema_decay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,8 +320,8 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        _check_at_least("log", self, 1, "every", "eval_batch_size", "spectrum_products", "keep_checkpoints")
-        _check_at_least("log", self, 0, "eval_every", "spectrum_samples", "checkpoint_every")
+        check_at_least("log", self, 1, "every", "eval_batch_size", "spectrum_products", "keep_checkpoints")
+        check_at_least("log", self, 0, "eval_every", "spectrum_samples", "checkpoint_every")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,16 +340,7 @@ class TrainConfig:
     loop: LoopConfig = field(default_factory=LoopConfig)
     log: LogConfig = field(default_factory=LogConfig)
 
-
-def _check_at_least(section: str, config: object, minimum: float, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not minimum <= value < math.inf:
-            raise InputError(f"{section}.{name} is {value}; it must be at least {minimum}.")
-
-
-def _check_positive(section: str, config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not 0 < value < math.inf:
-            raise InputError(f"{section}.{name} is {value}; it must be a positive number.")
+    def __post_init__(self) -> None:
+        """Refuse parts that do not go together."""
+        if self.backward.adjoint == "shine" and self.forward.solver != "broyden":
+            raise InputError("backward.adjoint shine uses what broyden learned: it needs forward.solver broyden.")

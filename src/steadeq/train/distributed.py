@@ -91,6 +91,8 @@ def _device(name: str, local_rank: int) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"There is no device {name!r}; try auto, cpu or cuda.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"The device {name!r} is not supported; try auto, cpu or cuda.")
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise InputError(f"The device {name!r} is not available here; try auto or cpu.")
     if device.type == "cuda" and device.index is None:

@@ -76,6 +76,7 @@ class Trainer:
         precision = torch.bfloat16 if loop.precision == "bfloat16" else None
 
         self.model = build_model(config).to(device)
+        self._rehearse()
         self.average = copy.deepcopy(self.model) if loop.ema_decay else None
         self.task = config.data.task
         self.objective = process.wrap(Objective(self.model, self.task, precision=precision))
@@ -101,6 +102,25 @@ class Trainer:
         self.evaluation: dict[str, float] = {}
         self._checkpoints = run.checkpoints(keep=config.log.keep_checkpoints)
         self._log: MetricsLog | None = None
+
+    @torch.no_grad()
+    def _rehearse(self) -> None:
+        """Send some samples through all parts of the network, so that what does not fit shows before the run begins.
+
+        Raises:
+            InputError: The network and the data do not go together.
+        """
+        self.model.eval()
+        try:
+            indices = torch.arange(min(32, len(self.splits.train)))
+            x, y = (tensor.to(self.process.device) for tensor in self.splits.train.batch(indices))
+            z, inputs = self.model.inject(x)
+            output = self.model.read_out(self.model.layer.cell(z, *inputs))
+            self.config.data.task.losses(output, y)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise InputError(f"The model does not fit the data: {str(error).splitlines()[0]}") from error
+        finally:
+            self.model.train()
 
     def resume(self) -> bool:
         """Continue from the latest checkpoint; return whether there was one.
@@ -404,7 +424,7 @@ def build_model(config: TrainConfig) -> AbstractEquilibriumModel:
     torch.manual_seed(derive_seed(config.loop.seed, "initialization"))
     try:
         model = config.model.build()
-    except (ValueError, RuntimeError) as error:
+    except (ArithmeticError, RuntimeError, ValueError) as error:
         raise InputError(f"The model cannot be built: {str(error).splitlines()[0]}") from error
     if not isinstance(model, AbstractEquilibriumModel):
         raise TypeError(f"{type(model).__name__} is not an equilibrium model.")

@@ -61,7 +61,7 @@ class Run:
         """
         run = cls(path)
         if not run.exists():
-            what = "has no config.json" if path.is_dir() else "does not exist"
+            what = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "does not exist"
             raise InputError(f"{path} is not a run: it {what}.")
         return run
 
