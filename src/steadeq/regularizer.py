@@ -230,15 +230,40 @@ class JacobianRegularizer:
         Returns:
             A scalar; zero, without a graph, when the penalty is not applied.
         """
+        return self.split(f, z, *inputs, step=step, task_loss=task_loss, generator=generator)[0]
+
+    def is_applied(self, step: int) -> bool:
+        """Return whether a step has a penalty: its weight is not zero, and tau is 1."""
+        return self.gamma(step) > 0 and self.tau(step)
+
+    def split(
+        self,
+        f: Callable[..., Any],
+        z: Any,
+        *inputs: Any,
+        step: int,
+        task_loss: Tensor | float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the term to add to the loss, and the bare penalty without its weight, or None if it is not applied.
+
+        Args:
+            f: The cell, called as f(z, *inputs).
+            z: The equilibrium; its graph is not used.
+            *inputs: What f takes after the state.
+            step: The training step.
+            task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
+            generator: Source of the probes.
+        """
         gamma = self.gamma(step)
-        if gamma == 0 or not self.tau(step):
+        if not self.is_applied(step):
             first = leaves(z)[0]
-            return torch.zeros((), dtype=first.dtype, device=first.device)
+            return torch.zeros((), dtype=first.dtype, device=first.device), None
         penalty = jacobian_penalty(f, z, *inputs, num_probes=self.num_probes, probe=self.probe, generator=generator)
         if isinstance(self.schedule, ClosedLoop) and task_loss is not None:
             limit = self.schedule.max_share * torch.as_tensor(task_loss).detach().abs() / penalty.detach()
-            return torch.clamp(limit.to(penalty), max=gamma) * penalty
-        return gamma * penalty
+            return torch.clamp(limit.to(penalty), max=gamma) * penalty, penalty.detach()
+        return gamma * penalty, penalty.detach()
 
     def observe(self, *, residual: float | Tensor | None = None, spectral_radius: float | Tensor | None = None) -> None:
         """Correct gamma after a measurement; does nothing for schedules that are not closed loops.

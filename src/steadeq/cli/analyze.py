@@ -14,7 +14,7 @@ import tyro
 
 from ..data import synthetic
 from ..errors import InputError
-from ..models import ToyDEQ
+from ..models import AbstractEquilibriumModel, ToyDEQ
 from ..recipes.synthetic import SyntheticData
 from ..report import analysis_panels, save_png, synthetic_figure
 from ..train import Process, Run
@@ -63,6 +63,8 @@ def run(arguments: Sequence[str]) -> int:
     run = Run.open(given.run)
     with Process.join(given.device) as process:
         model, config, step = load_model(run, step=given.step, device=process.device)
+        if not isinstance(model, AbstractEquilibriumModel):
+            raise InputError(f"{run.path} is a run of an explicit network: it has no equilibrium to analyze.")
         splits = config.data.load()
         result = {
             "step": step,

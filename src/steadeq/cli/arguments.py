@@ -64,8 +64,10 @@ def _sentence(box: str, arguments: Sequence[str], options: list[str]) -> str:
         name = argument.split("=")[0]
         if name.startswith("--") and name.replace("_", "-") not in options:
             return f"There is no option {name}.{suggestion(name, options)}"
-    # The first line is the box's title; a rule separates the message from advice. Without Unicode the box is of ASCII.
+    # The first line is the box's title, with a rule below it where boxes are of ASCII; another one ends the message.
     lines = [_BORDER.sub("", line).strip() for line in box.splitlines()][1:]
+    if lines and not lines[0].strip("-─="):
+        lines = lines[1:]
     rules = [index for index, line in enumerate(lines) if line and not line.strip("-─=")] or [len(lines)]
     message = " ".join(line for line in lines[: rules[0]] if line)
     failed = _FAILED.match(message)

@@ -48,9 +48,7 @@ def run(arguments: Sequence[str]) -> int:
             str(row["max_evals"]),
             format_metric(metric, row[metric]),
             f"{row['loss']:.4g}",
-            f"{row['forward_residual']:.2e}",
-            f"{row['forward_evals']:.2f}",
-            f"{row['converged']:.0%}",
+            *_solves(row),
             f"{row['seconds_per_sample'] * 1e3:.3g}",
         ]
         for row in result["rows"]
@@ -58,6 +56,12 @@ def run(arguments: Sequence[str]) -> int:
     print_table(["NFE", metric, "loss", "residual", "NFE used", "converged", "ms/sample"], rows, title=title)
     print(f"Written to {run.path / 'evaluation.json'} and {run.path / 'evaluation.csv'}.")
     return 0
+
+
+def _solves(row: dict[str, float]) -> list[str]:
+    if "forward_evals" not in row:
+        return ["", "", ""]
+    return [f"{row['forward_residual']:.2e}", f"{row['forward_evals']:.2f}", f"{row['converged']:.0%}"]
 
 
 def format_metric(name: str, value: float) -> str:

@@ -9,7 +9,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .. import __version__
 from ..errors import InputError, Interrupted, RunError, suggestion
@@ -47,19 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        width = max(map(len, COMMANDS))
-        print(_USAGE.format(commands="\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())))
-        return 0
-    if arguments[0] == "--version":
-        print(f"steadeq {__version__}")
-        return 0
-    name, *rest = arguments
     try:
-        if name not in COMMANDS:
-            known = suggestion(name, [*COMMANDS, "--help", "--version"])
-            raise InputError(f"There is no command {name!r}.{known} `steadeq --help` lists them all.")
-        return _load(name)(rest) or 0
+        code = _dispatch(arguments)
+        # A reader that has gone shows only when what is buffered is written.
+        sys.stdout.flush()
+        return code
     except InputError as error:
         return _fail(str(error), 2)
     except RunError as error:
@@ -74,7 +66,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _load(name: str):
+def _dispatch(arguments: Sequence[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        width = max(map(len, COMMANDS))
+        print(_USAGE.format(commands="\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())))
+        return 0
+    if arguments[0] == "--version":
+        print(f"steadeq {__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        known = suggestion(name, [*COMMANDS, "--help", "--version"])
+        raise InputError(f"There is no command {name!r}.{known} `steadeq --help` lists them all.")
+    return _load(name)(rest)
+
+
+def _load(name: str) -> Callable[[Sequence[str]], int]:
     try:
         return importlib.import_module(f".{name}", __package__).run
     except ModuleNotFoundError as error:

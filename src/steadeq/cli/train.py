@@ -115,9 +115,8 @@ def _train(given: Arguments, existing: Run | None, process: Process) -> None:
             trainer.display.say(text)
         values = trainer.evaluation if trainer.is_finished else trainer.train()
     metric = trainer.task.metric
-    trainer.display.say(
-        f"{run.path}: validation {metric} {values[metric]:.4g} with {values['forward_evals']:.1f} evaluations."
-    )
+    effort = f" with {values['forward_evals']:.1f} evaluations" if "forward_evals" in values else ""
+    trainer.display.say(f"{run.path}: validation {metric} {values[metric]:.4g}{effort}.")
     if isinstance(trainer.profile, Profile) and process.is_main:
         shares = trainer.profile.shares()
         print_table(["where the time went", "share"], [[SECTIONS[n], f"{s:.1%}"] for n, s in shares.items()])

@@ -2,19 +2,29 @@
 
 from .base import AbstractEquilibriumModel, Equilibrium
 from .conv import ConvCell, ConvDEQ
+from .densenet import DenseNet
+from .explicit import AbstractExplicitModel
 from .mdeq import MDEQ, MDEQCell, MDEQClassifier, MDEQSegmenter
+from .monotone import MonotoneConv, MonotoneDEQ, MonotoneLinear
 from .registry import available, create
+from .resnet import ResNet
 from .toy import ToyCell, ToyDEQ
 
 __all__ = [
     "MDEQ",
     "AbstractEquilibriumModel",
+    "AbstractExplicitModel",
     "ConvCell",
     "ConvDEQ",
+    "DenseNet",
     "Equilibrium",
     "MDEQCell",
     "MDEQClassifier",
     "MDEQSegmenter",
+    "MonotoneConv",
+    "MonotoneDEQ",
+    "MonotoneLinear",
+    "ResNet",
     "ToyCell",
     "ToyDEQ",
     "available",

@@ -10,7 +10,10 @@ from torch import nn
 
 from ..errors import suggestion
 from .conv import ConvDEQ
+from .densenet import DenseNet
 from .mdeq.presets import CLASSIFIERS, SEGMENTERS, build_classifier, build_segmenter
+from .monotone import MonotoneDEQ
+from .resnet import ResNet
 from .toy import ToyDEQ
 
 _PRESETS: dict[str, Callable[..., nn.Module]] = {
@@ -19,6 +22,14 @@ _PRESETS: dict[str, Callable[..., nn.Module]] = {
     "conv/cifar10": partial(ConvDEQ, image_channels=3, channels=32, hidden=64, stride=2),
     **{f"mdeq/{name}": partial(build_classifier, **options) for name, options in CLASSIFIERS.items()},
     **{f"mdeq/{name}": partial(build_segmenter, **options) for name, options in SEGMENTERS.items()},
+    "monotone/digits": partial(MonotoneDEQ, image_channels=1, channels=24, image_size=8),
+    "monotone/cifar10": partial(MonotoneDEQ, image_channels=3, channels=81, image_size=32),
+    # Not the paper's: as small as the multiscale DEQ for laptops.
+    "resnet/cpu": partial(ResNet, blocks=(1, 1, 1), widths=(16, 32, 64), stem="cifar"),
+    "resnet/18": partial(ResNet, blocks=(2, 2, 2, 2)),
+    "resnet/50": partial(ResNet, block="bottleneck", blocks=(3, 4, 6, 3)),
+    "resnet/101": partial(ResNet, block="bottleneck", blocks=(3, 4, 23, 3)),
+    "densenet/121": DenseNet,
 }
 
 

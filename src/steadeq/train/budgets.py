@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import InputError
+from ..models import AbstractExplicitModel
 from .distributed import Process
 from .evaluation import Evaluator
 from .files import write_atomically
@@ -33,7 +34,8 @@ def evaluate_budgets(
     Args:
         run: The run.
         process: Where to compute.
-        budgets: Numbers of evaluations; by default from 1 to the budget of the run.
+        budgets: Numbers of evaluations; by default from 1 to the budget of the run. An explicit network has a single
+            row, of 0.
         split: Which samples.
         step: Of the checkpoint; the latest if not given.
 
@@ -49,8 +51,10 @@ def evaluate_budgets(
     precision = torch.bfloat16 if config.loop.precision == "bfloat16" else None
     evaluator = Evaluator(task=task, process=process, batch_size=config.log.eval_batch_size, precision=precision)
     rows = []
+    if isinstance(model, AbstractExplicitModel):
+        budgets = [0]  # nothing is solved
     for budget in budgets or range(1, config.forward.evaluation_budget + 1):
-        rows.append({"max_evals": budget, **evaluator.measure(model, dataset, config.forward.build(budget))})
+        rows.append({"max_evals": budget, **evaluator.measure(model, dataset, config.forward.build(max(budget, 1)))})
     return {
         "split": split,
         "step": step,

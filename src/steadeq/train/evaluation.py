@@ -10,7 +10,7 @@ import torch
 from ..data import Dataset
 from ..errors import Interrupted
 from ..jacobian import frobenius_norm
-from ..models import AbstractEquilibriumModel
+from ..models import AbstractEquilibriumModel, AbstractExplicitModel
 from ..solvers import AbstractSolver
 from ..spectrum import spectral_radius
 from ..state import leaves
@@ -32,7 +32,12 @@ class Evaluator:
     """Stops between batches when it was requested."""
 
     @torch.no_grad()
-    def measure(self, model: AbstractEquilibriumModel, dataset: Dataset, solver: AbstractSolver) -> dict[str, float]:
+    def measure(
+        self,
+        model: AbstractEquilibriumModel | AbstractExplicitModel,
+        dataset: Dataset,
+        solver: AbstractSolver,
+    ) -> dict[str, float]:
         """Return loss, metric, and means over samples of residual and evaluations, at a solver's budget.
 
         Raises:
@@ -51,27 +56,27 @@ class Evaluator:
                 x, y = (tensor.to(device) for tensor in dataset.batch(indices))
                 start = now(device)
                 with torch.autocast(device.type, dtype=self.precision, enabled=self.precision is not None):
-                    output, solution = model(x, solver=solver)
+                    if isinstance(model, AbstractExplicitModel):
+                        output, solution = model(x)
+                    else:
+                        output, solution = model(x, solver=solver)
                 seconds = now(device) - start
-                values = (
-                    self.task.losses(output, y),
-                    self.task.scores(output, y),
-                    solution.residual,
-                    solution.num_evals,
-                    solution.converged,
-                )
-                sums[:5] += torch.stack([value.double().sum() for value in values])
+                sums[0] += self.task.losses(output, y).double().sum()
+                sums[1] += self.task.scores(output, y).double().sum()
+                if solution is not None:
+                    values = (solution.residual, solution.num_evals, solution.converged)
+                    sums[2:5] += torch.stack([value.double().sum() for value in values])
                 sums[5] += seconds
                 sums[6] += len(indices)
         finally:
             model.train(was_training)
         loss, score, residual, evals, converged, seconds, count = self.process.total(sums).tolist()
+        solves = {"forward_residual": residual, "forward_evals": evals, "converged": converged}
+        has_solves = isinstance(model, AbstractEquilibriumModel)
         return {
             "loss": loss / count,
             self.task.metric: score / count,
-            "forward_residual": residual / count,
-            "forward_evals": evals / count,
-            "converged": converged / count,
+            **({name: value / count for name, value in solves.items()} if has_solves else {}),
             "seconds_per_sample": seconds / count,
         }
 

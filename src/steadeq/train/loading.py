@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..errors import InputError
-from ..models import AbstractEquilibriumModel
+from ..models import AbstractEquilibriumModel, AbstractExplicitModel
 from .config import TrainConfig
 from .loop import build_model, load_weights
 from .run import Run
@@ -13,7 +13,7 @@ from .run import Run
 
 def load_model(
     run: Run, *, step: int | None = None, device: torch.device | str = "cpu"
-) -> tuple[AbstractEquilibriumModel, TrainConfig, int]:
+) -> tuple[AbstractEquilibriumModel | AbstractExplicitModel, TrainConfig, int]:
     """Return the model of a run in evaluation mode, its config, and the step at which it was saved.
 
     Args:

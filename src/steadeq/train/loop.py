@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, Interrupted, RunError
-from ..models import AbstractEquilibriumModel
+from ..models import AbstractEquilibriumModel, AbstractExplicitModel
 from ..regularizer import JacobianRegularizer
 from ..solution import ConvergenceWarning, Status
 from .batches import BatchOrder
@@ -92,7 +92,7 @@ class Trainer:
             precision=precision,
             interruption=self.interruption,
         )
-        self.profile = Profile(self.model.layer.cell, self.model.layer, device) if is_profiled else NoProfile()
+        self.profile = Profile(self.model, device) if is_profiled else NoProfile()
 
         self.step = 0
         """Steps completed."""
@@ -114,8 +114,12 @@ class Trainer:
         try:
             indices = torch.arange(min(32, len(self.splits.train)))
             x, y = (tensor.to(self.process.device) for tensor in self.splits.train.batch(indices))
-            z, inputs = self.model.inject(x)
-            output = self.model.read_out(self.model.layer.cell(z, *inputs))
+            if isinstance(self.model, AbstractExplicitModel):
+                output = self.model.output(x)
+            else:
+                z, inputs = self.model.inject(x)
+                output = self.model.read_out(self.model.layer.cell(z, *inputs))
+            self.config.data.task.check(output, y)
             self.config.data.task.losses(output, y)
         except (RuntimeError, ValueError, IndexError) as error:
             raise InputError(f"The model does not fit the data: {str(error).splitlines()[0]}") from error
@@ -133,9 +137,11 @@ class Trainer:
         if checkpoint is None:
             return False
         load_weights(self.model, checkpoint.weights)
+        state = checkpoint.state
+        if (self.average is None) != (checkpoint.average is None) or state["method"] != self.config.optimizer.method:
+            raise InputError(f"The checkpoints in {self.run.path} were made with another optimizer or moving average.")
         if self.average is not None and checkpoint.average is not None:
             load_weights(self.average, checkpoint.average)
-        state = checkpoint.state
         self.optimizer.load_state_dict(state["optimizer"])
         self.regularizer.load_state_dict(state["regularizer"])
         self.window = Window(**state["window"])
@@ -217,10 +223,10 @@ class Trainer:
                 self.optimizer.step()
                 self._update_average()
             self.optimizer.zero_grad(set_to_none=True)
-        if plan.regularizer is self.regularizer:
+        values |= {"jacobian_weight": plan.regularizer.gamma(step), "learning_rate": rate}
+        if plan.regularizer is self.regularizer and "forward_residual" in values:
             self.regularizer.observe(residual=values["forward_residual"])
         self.step += 1
-        values |= {"jacobian_weight": plan.regularizer.gamma(step), "learning_rate": rate}
         with self.profile.section("logging"):
             self._record(values, is_good, time.perf_counter() - start)
         return must_stop
@@ -230,7 +236,7 @@ class Trainer:
         is_warmup = step < config.warmup.num_steps
         regularizer = self.warmup_regularizer if is_warmup else self.regularizer
         budget = config.forward.max_evals
-        if config.forward.jitter_when == "always" or regularizer.tau(step):
+        if config.forward.jitter_when == "always" or regularizer.is_applied(step):
             budget += random.Random(derive_seed(config.loop.seed, "budget", step)).randint(*config.forward.jitter)
         return Plan(
             step=step,
@@ -263,11 +269,9 @@ class Trainer:
         assert total is not None
         values = dict(zip(_PACKED, (self.process.mean(total) / num_parts).tolist(), strict=True))
         must_stop = values.pop("stop") > 0
-        # Gradients without a solve, such as those of the unrolled phase, have no residual.
-        named = {name: value for name, value in values.items() if not math.isnan(value) or "backward" not in name}
-        gamma = plan.regularizer.gamma(plan.step)
-        if gamma > 0 and plan.regularizer.tau(plan.step):
-            named["jacobian_norm"] = named["penalty"] / gamma
+        # Without a solve, as in the unrolled phase or in an explicit network, there is no residual; without a penalty
+        # there is no norm.
+        named = {name: value for name, value in values.items() if name not in _MAY_LACK or not math.isnan(value)}
         named[self.task.metric] = named.pop("score")
         return named, must_stop
 
@@ -335,7 +339,7 @@ class Trainer:
             solver = config.forward.build(config.forward.evaluation_budget)
             start = time.perf_counter()
             values = self.evaluator.measure(model, self.splits.validation, solver)
-            if config.log.spectrum_samples:
+            if config.log.spectrum_samples and isinstance(model, AbstractEquilibriumModel):
                 values |= self.evaluator.measure_spectrum(
                     model,
                     self.splits.validation,
@@ -368,6 +372,7 @@ class Trainer:
                     average=None if self.average is None else self.average.state_dict(),
                     state={
                         "step": self.step,
+                        "method": self.config.optimizer.method,
                         "optimizer": self.optimizer.state_dict(),
                         "regularizer": self.regularizer.state_dict(),
                         "window": self.window.state_dict(),
@@ -384,6 +389,7 @@ _PACKED = (
     "loss",
     "task_loss",
     "penalty",
+    "jacobian_norm",
     "score",
     "forward_residual",
     "forward_evals",
@@ -392,6 +398,9 @@ _PACKED = (
     "non_finite",
     "stop",
 )
+
+
+_MAY_LACK = ("jacobian_norm", "forward_residual", "forward_evals", "backward_residual", "backward_evals")
 
 
 def _pack(outcome: Outcome, must_stop: bool) -> Tensor:
@@ -404,6 +413,7 @@ def _pack(outcome: Outcome, must_stop: bool) -> Tensor:
         outcome.loss.detach(),
         outcome.task_loss,
         outcome.penalty,
+        outcome.jacobian_norm,
         outcome.score,
         outcome.residual,
         outcome.num_evals,
@@ -415,7 +425,7 @@ def _pack(outcome: Outcome, must_stop: bool) -> Tensor:
     return torch.stack([value.double() for value in values])
 
 
-def build_model(config: TrainConfig) -> AbstractEquilibriumModel:
+def build_model(config: TrainConfig) -> AbstractEquilibriumModel | AbstractExplicitModel:
     """Return the freshly initialized model of a run.
 
     Raises:
@@ -426,8 +436,10 @@ def build_model(config: TrainConfig) -> AbstractEquilibriumModel:
         model = config.model.build()
     except (ArithmeticError, RuntimeError, ValueError) as error:
         raise InputError(f"The model cannot be built: {str(error).splitlines()[0]}") from error
+    if isinstance(model, AbstractExplicitModel):
+        return model
     if not isinstance(model, AbstractEquilibriumModel):
-        raise TypeError(f"{type(model).__name__} is not an equilibrium model.")
+        raise TypeError(f"{type(model).__name__} is neither an equilibrium model nor an explicit one.")
     model.layer.compile_cell = config.loop.compile
     if config.loop.compile:
         # Each new batch size would be compiled anew.

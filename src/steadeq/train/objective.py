@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..adjoint import AbstractAdjoint
-from ..models import AbstractEquilibriumModel
+from ..models import AbstractEquilibriumModel, AbstractExplicitModel
 from ..regularizer import JacobianRegularizer
 from ..solution import Solution
 from ..solvers import AbstractSolver
@@ -38,11 +40,15 @@ class Outcome:
     task_loss: Tensor
     penalty: Tensor
     """gamma times the penalty; zero when it is not applied."""
+    jacobian_norm: Tensor
+    """The penalty without its weight, an estimate of ‖J‖²_F / d; NaN when it is not applied."""
     score: Tensor
     residual: Tensor
+    """NaN for a network without an equilibrium."""
     num_evals: Tensor
+    """NaN for a network without an equilibrium."""
     solution: Solution | None
-    """None if the cell was unrolled."""
+    """None if there was no solve."""
 
 
 class Objective(nn.Module):
@@ -55,7 +61,11 @@ class Objective(nn.Module):
     """
 
     def __init__(
-        self, model: AbstractEquilibriumModel, task: AbstractTask, *, precision: torch.dtype | None = None
+        self,
+        model: AbstractEquilibriumModel | AbstractExplicitModel,
+        task: AbstractTask,
+        *,
+        precision: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.model, self.task, self.precision = model, task, precision
@@ -63,6 +73,10 @@ class Objective(nn.Module):
     def forward(self, x: Tensor, y: Tensor, plan: Plan) -> Outcome:
         """Return losses and statistics of a batch."""
         with torch.autocast(x.device.type, dtype=self.precision, enabled=self.precision is not None):
+            if isinstance(self.model, AbstractExplicitModel):
+                output = self.model.output(x)
+                nothing = torch.full((), math.nan, device=x.device)
+                return self._outcome(output, y, penalty=None, residual=nothing, num_evals=nothing, solution=None)
             if plan.unroll is None:
                 equilibrium = self.model.solve(x, solver=plan.solver, adjoint=plan.adjoint)
                 z, inputs, solution = equilibrium.z, equilibrium.inputs, equilibrium.solution
@@ -71,12 +85,30 @@ class Objective(nn.Module):
                 z, inputs, residual = _unroll(self.model, x, plan.unroll)
                 solution, num_evals = None, residual.new_tensor(float(plan.unroll))
             output = self.model.read_out(z)
-            task_loss = self.task.losses(output, y).mean()
-            penalty = plan.regularizer(self.model.layer.cell, z, *inputs, step=plan.step, task_loss=task_loss)
+            cell, regularizer = self.model.layer.cell, plan.regularizer
+
+            def penalty(task_loss: Tensor) -> tuple[Tensor, Tensor | None]:
+                return regularizer.split(cell, z, *inputs, step=plan.step, task_loss=task_loss)
+
+            return self._outcome(output, y, penalty=penalty, residual=residual, num_evals=num_evals, solution=solution)
+
+    def _outcome(
+        self,
+        output: Tensor,
+        y: Tensor,
+        *,
+        penalty: Callable[[Tensor], tuple[Tensor, Tensor | None]] | None,
+        residual: Tensor,
+        num_evals: Tensor,
+        solution: Solution | None,
+    ) -> Outcome:
+        task_loss = self.task.losses(output, y).mean()
+        term, norm = (torch.zeros_like(task_loss), None) if penalty is None else penalty(task_loss)
         return Outcome(
-            loss=task_loss + penalty,
+            loss=task_loss + term,
             task_loss=task_loss.detach(),
-            penalty=penalty.detach(),
+            penalty=term.detach(),
+            jacobian_norm=torch.full_like(term, math.nan) if norm is None else norm,
             score=self.task.scores(output.detach(), y).mean(),
             residual=residual,
             num_evals=num_evals,

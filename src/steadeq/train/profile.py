@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..linearization import Linearization
+from ..models import AbstractEquilibriumModel
 from .evaluation import now
 
 SECTIONS = {
@@ -44,14 +45,16 @@ class Profile(NoProfile):
     products, is the solver's; all else is gradients.
 
     Args:
-        cell: Of the model; its evaluations are timed by hooks.
-        layer: The layer around it.
+        model: Evaluations of its cell are timed by hooks.
         device: GPUs are waited for at each border of a section, which slows them down a little.
     """
 
-    def __init__(self, cell: nn.Module, layer: nn.Module, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.seconds = {**dict.fromkeys(SECTIONS, 0.0), "evaluation": 0.0}
-        self._cell, self._layer, self._device = cell, layer, device
+        layer = model.layer if isinstance(model, AbstractEquilibriumModel) else None
+        # Each with the section that its calls count in.
+        self._timed = [] if layer is None else [(layer.cell, "f"), (layer, "solver")]
+        self._device = device
         self._stack: list[str] = []
         self._mark = 0.0
         self._products: tuple[float, float, float] | None = None
@@ -59,12 +62,10 @@ class Profile(NoProfile):
     @contextmanager
     def steps(self) -> Iterator[None]:
         """Time what happens in this context."""
-        hooks = [
-            self._cell.register_forward_pre_hook(lambda *_: self._enter("f")),
-            self._cell.register_forward_hook(lambda *_: self._leave()),
-            self._layer.register_forward_pre_hook(lambda *_: self._enter("solver")),
-            self._layer.register_forward_hook(lambda *_: self._leave()),
-        ]
+        hooks = []
+        for module, section in self._timed:
+            hooks.append(module.register_forward_pre_hook(lambda *_, section=section: self._enter(section)))
+            hooks.append(module.register_forward_hook(lambda *_: self._leave()))
         plain = Linearization.vjp
         profile = self
 

@@ -39,7 +39,7 @@ def from_dict(content: dict[str, Any], kind: type[T] = TrainConfig, where: str =
     kinds = getattr(kind, "kinds", None)
     if kinds is not None:
         name = content.pop("kind", None)
-        if name not in kinds:
+        if not isinstance(name, str) or name not in kinds:
             raise InputError(f"{where}.kind is {name!r}.{suggestion(str(name), kinds)}")
         kind = kinds[name]
     hints = typing.get_type_hints(kind)
@@ -66,8 +66,10 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         if value in arguments:
             return value
     elif origin is tuple:
-        each = arguments[:1] * len(value) if arguments[-1] is Ellipsis and isinstance(value, list) else arguments
-        if isinstance(value, list) and len(value) == len(each):
+        each = (
+            arguments[:1] * len(value) if arguments[-1] is Ellipsis and isinstance(value, (list, tuple)) else arguments
+        )
+        if isinstance(value, (list, tuple)) and len(value) == len(each):
             return tuple(_convert(v, a, where) for v, a in zip(value, each, strict=True))
     elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_dict(value, hint, where)

@@ -18,6 +18,14 @@ class AbstractTask(ABC):
     higher_is_better: ClassVar[bool]
 
     @abstractmethod
+    def check(self, output: Tensor, target: Tensor) -> None:
+        """Refuse an output that cannot answer the target.
+
+        Raises:
+            ValueError: Saying what does not fit.
+        """
+
+    @abstractmethod
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the (B,) losses."""
 
@@ -32,6 +40,11 @@ class Regression(AbstractTask):
 
     metric = "mse"
     higher_is_better = False
+
+    def check(self, output: Tensor, target: Tensor) -> None:
+        """Refuse another shape."""
+        if output.shape != target.shape:
+            raise ValueError(f"the output is {tuple(output.shape)}, the target {tuple(target.shape)}.")
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the squared errors."""
@@ -48,6 +61,11 @@ class Classification(AbstractTask):
 
     metric = "accuracy"
     higher_is_better = True
+
+    def check(self, output: Tensor, target: Tensor) -> None:
+        """Refuse too few classes."""
+        if output.shape[1] <= int(target.max()):
+            raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(target.max())}.")
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the cross entropies."""
