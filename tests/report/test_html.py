@@ -180,7 +180,7 @@ def test_the_command_gives_the_config_back(tmp_path):
     assert rerun_command(run) == [
         "steadeq train digits",
         "--jacobian.weight 0.25",
-        "--loop.num_steps 40",
+        "--loop.num-steps 40",
         "--loop.seed 3",
     ]
     (foreign,) = read(write_run(tmp_path / "b", name="mine; rm"))

@@ -1,4 +1,4 @@
-"""Tiny runs, ways to stop them at a chosen place, and what must be equal afterwards; shared by the tests of training."""
+"""Tiny runs, ways to stop them at a chosen place, and what must be equal afterwards; shared by these tests."""
 
 import errno
 import json
@@ -120,17 +120,24 @@ def train_until(config: TrainConfig, path: Path, *, crash_at: int = -1, stop_at:
     return trainer
 
 
-def raise_at(monkeypatch, owner, name: str, call: int, error: BaseException) -> None:
-    """Have a function fail at one of its calls, counted from 1."""
-    plain, calls = getattr(owner, name), []
+def raise_at(monkeypatch, places, call: int, error: BaseException) -> list[str]:
+    """Have functions, pairs of owner and name, fail at one of their calls, counted from 1; return the calls so far."""
+    calls: list[str] = []
 
-    def failing(*arguments, **options):
-        calls.append(1)
-        if len(calls) == call:
-            raise error
-        return plain(*arguments, **options)
+    def watch(owner, name):
+        plain = getattr(owner, name)
 
-    monkeypatch.setattr(owner, name, failing)
+        def failing(*arguments, **options):
+            calls.append(name)
+            if len(calls) == call:
+                raise error
+            return plain(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, failing)
+
+    for owner, name in places:
+        watch(owner, name)
+    return calls
 
 
 def disk_full() -> OSError:
@@ -169,7 +176,7 @@ def assert_same(actual, expected, where: str = "") -> None:
         assert actual.dtype == expected.dtype, where
         assert torch.equal(actual, expected), where
     elif isinstance(expected, dict):
-        assert list(actual) == list(expected), where
+        assert actual.keys() == expected.keys(), where
         for key in expected:
             assert_same(actual[key], expected[key], f"{where}/{key}")
     elif isinstance(expected, (list, tuple)):
@@ -228,7 +235,7 @@ def signal_at_step(process: subprocess.Popen, path: Path, step: int, number: sig
 
 @dataclass(frozen=True, kw_only=True)
 class LineData(AbstractDataConfig):
-    """y = x / 2 on a few samples; from some sample on, in the order of the dataset, the targets are not finite."""
+    """y = x / 2 on a few samples, some of which can be bad."""
 
     name = "line"
     task = Regression()

@@ -35,6 +35,11 @@ def load(*, num_train: int = 45_000, num_validation: int = 5_000) -> Splits:
     folder = require("cifar10", FOLDER)
     images, labels = zip(*(read(folder / f"data_batch_{i}.bin") for i in range(1, 6)), strict=True)
     training = Dataset(inputs=torch.cat(images), targets=torch.cat(labels), prepare=_prepare)
+    if num_train + num_validation > len(training):
+        raise InputError(
+            f"{folder} has {len(training)} training images, fewer than num_train ({num_train}) and num_validation "
+            f"({num_validation}) together."
+        )
     test_images, test_labels = read(folder / "test_batch.bin")
     return Splits(
         train=training.subset(0, num_train),

@@ -1,0 +1,119 @@
+from functools import partial
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from steadeq.models.densenet import DenseNet
+from steadeq.models.resnet import ResNet
+
+RESNET18 = partial(ResNet, blocks=(2, 2, 2, 2))
+RESNET50 = partial(ResNet, block="bottleneck", blocks=(3, 4, 6, 3))
+RESNET101 = partial(ResNet, block="bottleneck", blocks=(3, 4, 23, 3))
+DENSENET121 = partial(DenseNet, blocks=(6, 12, 24, 16))
+
+SMALL = {
+    "basic": partial(ResNet, blocks=(1, 2), widths=(4, 8)),
+    "bottleneck": partial(ResNet, block="bottleneck", blocks=(2, 1), widths=(4, 8)),
+    "dense": partial(DenseNet, blocks=(2, 3), growth=4, width=8),
+}
+each_small = pytest.mark.parametrize("build", SMALL.values(), ids=SMALL)
+
+
+def count(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("build", "cifar10", "imagenet"),
+    [
+        (RESNET18, 11_181_642, 11_689_512),
+        (RESNET50, 23_528_522, 25_557_032),
+        (RESNET101, 42_520_650, 44_549_160),
+        (DENSENET121, 6_964_106, 7_978_856),
+    ],
+    ids=["resnet18", "resnet50", "resnet101", "densenet121"],
+)
+def test_networks_have_the_published_numbers_of_parameters(build, cifar10, imagenet):
+    with torch.device("meta"):
+        assert count(build(num_classes=10)) == cifar10
+        assert count(build(num_classes=1000)) == imagenet
+
+
+def test_a_small_network_has_the_size_of_a_small_equilibrium_model():
+    assert 70_000 < count(ResNet(blocks=(1, 1, 1), widths=(16, 32, 64), stem="cifar")) < 200_000
+
+
+@pytest.mark.parametrize("build", [RESNET18, RESNET50, DENSENET121], ids=["resnet18", "resnet50", "densenet121"])
+def test_the_last_features_have_the_resolution_of_the_papers(build):
+    with torch.device("meta"):
+        model, images = build(), torch.empty(1, 3, 224, 224)
+        assert model.stages(model.stem(images)).shape[2:] == (7, 7)
+        model = build(stem="cifar")
+        assert model.stages(model.stem(images[..., :32, :32])).shape[2:] == (4, 4)
+
+
+@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+@each_small
+def test_a_forward_returns_logits_and_no_solution(build, stem):
+    model = build(stem=stem, image_channels=1, num_classes=7)
+    logits, solution = model(torch.randn(3, 1, 20, 24))
+    assert logits.shape == (3, 7)
+    assert solution is None
+
+
+@each_small
+def test_gradients_reach_every_parameter(build):
+    model = build(stem="cifar")
+    F.cross_entropy(model(torch.randn(6, 3, 8, 8))[0], torch.arange(6)).backward()
+    assert [name for name, parameter in model.named_parameters() if not parameter.grad.abs().sum() > 0] == []
+
+
+@each_small
+def test_in_eval_mode_samples_do_not_depend_on_their_batch(build):
+    model = build(stem="cifar").double().eval()
+    x = torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    together, _ = model(x)
+    torch.testing.assert_close(model(x)[0], together, rtol=0, atol=0)
+    torch.testing.assert_close(torch.cat([model(sample[None])[0] for sample in x]), together)
+
+
+@each_small
+def test_a_few_images_are_learned_by_heart(build):
+    model = build(stem="cifar")
+    x, y = torch.randn(16, 3, 8, 8), torch.arange(16) % 10
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x)[0], y).backward()
+        optimizer.step()
+    assert (model(x)[0].argmax(1) == y).all()
+
+
+@pytest.mark.parametrize("block", ["basic", "bottleneck"])
+def test_blocks_can_start_as_their_shortcuts(block):
+    model = ResNet(block=block, blocks=(3,), widths=(4,), stem="cifar", zero_init=True)
+    x = torch.randn(2, 3, 8, 8)
+    features = model.stem(x)
+    torch.testing.assert_close(model.stages(features), torch.relu(model.stages[0].shortcut(features)))
+
+
+def test_convolutions_start_with_the_variance_of_kaiming():
+    model = ResNet(blocks=(1,), widths=(64,), stem="cifar")
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            expected = (2 / (module.out_channels * module.kernel_size[0] ** 2)) ** 0.5
+            assert module.weight.std().item() == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stem": "mnist"}, "stem is 'mnist'"),
+        ({"block": "wide"}, "block is 'wide'"),
+        ({"blocks": (1, 1)}, "one entry for each stage"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ResNet(**options)

@@ -1,0 +1,299 @@
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from steadeq import GMRES, Anderson, Implicit, Picard, Unrolled, fixed_point, jacobian_penalty, spectral_radius
+from steadeq.models.monotone import MonotoneCell, MonotoneConv, MonotoneDEQ, MonotoneLinear, norm_bound, resolvent
+
+KINDS = ("dense", "conv")
+SPLITTINGS = ("peaceman-rachford", "forward-backward")
+SIZES = ((4, 4), (3, 5), (6, 1))
+EXACT = Implicit(GMRES(max_evals=200, tol=1e-12))
+
+
+def make_operator(kind, *, gain=1.0, m=0.5, size=(4, 3)):
+    """Return an operator in double precision, and the shape of a state."""
+    if kind == "dense":
+        operator = MonotoneLinear(features=7, m=m).double()
+        with torch.no_grad():
+            operator.A.mul_(gain)
+            operator.B.mul_(gain)
+        return operator, (7,)
+    operator = MonotoneConv(channels=2, size=size, m=m).double()
+    with torch.no_grad():
+        # A negative gain must not cost the margin.
+        operator.gain_A.fill_(-gain)
+        operator.gain_B.fill_(gain)
+    return operator, (2, *size)
+
+
+def materialize(function, shape):
+    """Return the matrix of a linear map of states."""
+    dim = torch.Size(shape).numel()
+    basis = torch.eye(dim, dtype=torch.float64).reshape(dim, *shape)
+    return function(basis).detach().reshape(dim, dim).T
+
+
+def solve(operator, x, *, splitting="peaceman-rachford", alpha=None, max_evals=20_000, tol=1e-11):
+    cell = MonotoneCell(operator, splitting=splitting, alpha=alpha)
+    with torch.no_grad():
+        solution = fixed_point(
+            cell, torch.zeros_like(x), x, cell.prepare(), solver=Picard(max_evals=max_evals, tol=tol)
+        )
+        return cell.equilibrium(solution.value), solution
+
+
+@torch.no_grad()
+def distance(z, operator, x):
+    """Return how far z is from ReLU(W z + x), relative to its size."""
+    return ((z - torch.relu(operator(z) + x)).norm() / z.norm()).item()
+
+
+@pytest.mark.parametrize("gain", [1.0, 30.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_margin_of_monotonicity_holds_for_any_weights(kind, gain):
+    operator, shape = make_operator(kind, gain=gain, m=0.3)
+    W = materialize(operator, shape)
+    assert torch.linalg.eigvalsh(torch.eye(len(W)) - (W + W.T) / 2).min() >= 0.3 - 1e-10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transpose_is_the_adjoint(kind):
+    operator, shape = make_operator(kind)
+    z, y = torch.randn(2, 3, *shape, dtype=torch.float64)
+    torch.testing.assert_close((operator(z) * y).sum(), (z * operator.transpose(y)).sum())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_blocks_in_frequency_are_the_convolutions(size):
+    operator, shape = make_operator("conv", size=size)
+    z = torch.randn(3, *shape, dtype=torch.float64)
+    torch.testing.assert_close(operator.apply_blocks(operator.blocks(), z), operator(z))
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize(("kind", "size"), [("dense", (0, 0)), *(("conv", size) for size in SIZES)])
+def test_the_inverse_is_that_of_the_materialized_operator(kind, size, alpha):
+    operator, shape = make_operator(kind, gain=3.0, size=size)
+    W = materialize(operator, shape)
+    v = torch.randn(3, *shape, dtype=torch.float64)
+    expected = torch.linalg.solve((1 + alpha) * torch.eye(len(W), dtype=W.dtype) - alpha * W, v.flatten(1).T).T
+    torch.testing.assert_close(operator.inverse(v, alpha=alpha).flatten(1), expected)
+
+
+@pytest.mark.parametrize("gain", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_norm_bound_is_never_too_small_and_tight(kind, gain):
+    operator, shape = make_operator(kind, gain=gain)
+    W = materialize(operator, shape)
+    norm = torch.linalg.matrix_norm(torch.eye(len(W)) - W, ord=2)
+    bound = norm_bound(operator.blocks())
+    assert norm * (1 - 1e-12) <= bound <= norm * 7 ** (1 / 64) * (1 + 1e-12)
+    assert norm_bound(operator.blocks(), num_squarings=2) >= bound
+
+
+@pytest.mark.parametrize("alpha", [None, 0.01, 0.1, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_peaceman_rachford_converges_for_every_step_size_where_plain_iteration_diverges(kind, alpha):
+    operator, shape = make_operator(kind, gain=4.0)
+    x = torch.randn(4, *shape, dtype=torch.float64)
+    with torch.no_grad():
+        plain = fixed_point(lambda z: torch.relu(operator(z) + x), x, solver=Picard(max_evals=200, tol=1e-6))
+    assert not plain.converged.any()
+    z, solution = solve(operator, x, alpha=alpha)
+    assert solution.converged.all()
+    assert distance(z, operator, x) < 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_peaceman_rachford_contracts_everywhere(kind):
+    operator, shape = make_operator(kind, gain=10.0)
+    cell = MonotoneCell(operator)
+    scale = torch.logspace(-6, 6, 13, dtype=torch.float64).reshape(-1, *(1 for _ in shape))
+    u, v, x = scale * torch.randn(3, 13, *shape, dtype=torch.float64)
+    with torch.no_grad():
+        shared = cell.prepare()
+        contraction = (cell(u, x, shared) - cell(v, x, shared)).flatten(1).norm(dim=1) / (u - v).flatten(1).norm(dim=1)
+    assert (contraction < 1).all()
+
+
+def test_the_default_step_follows_the_scale_of_the_weights():
+    operator, shape = make_operator("conv", gain=40.0)
+    x = torch.randn(8, *shape, dtype=torch.float64)
+    _, followed = solve(operator, x, tol=1e-4)
+    _, fixed = solve(operator, x, alpha=1.0, tol=1e-4)
+    assert 3 * followed.num_evals.max() < fixed.num_evals.max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_splittings_reach_the_equilibrium(kind):
+    operator, shape = make_operator(kind, gain=2.0)
+    x = 10 * torch.randn(4, *shape, dtype=torch.float64)
+    states = {splitting: solve(operator, x, splitting=splitting) for splitting in SPLITTINGS}
+    for z, solution in states.values():
+        assert solution.converged.all()
+        assert distance(z, operator, x) < 1e-6
+    torch.testing.assert_close(states["peaceman-rachford"][0], states["forward-backward"][0], rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("splitting", SPLITTINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_those_of_finite_differences(kind, splitting):
+    operator, shape = make_operator(kind)
+    cell = MonotoneCell(operator, splitting=splitting)
+    x = torch.randn(2, *shape, dtype=torch.float64, requires_grad=True)
+
+    def equilibrium(x, *_):  # the parameters are those of the cell, in which gradcheck perturbs them
+        solver = Anderson(max_evals=500, tol=1e-13)
+        u = fixed_point(cell, torch.zeros_like(x), x, cell.prepare(), solver=solver, adjoint=EXACT).value
+        return cell.equilibrium(u)
+
+    assert torch.autograd.gradcheck(equilibrium, (x, *cell.parameters()), fast_mode=True)
+
+
+def small_model(*, kind="conv", splitting="peaceman-rachford", **options):
+    options = {"solver": Picard(max_evals=2000, tol=1e-12), "adjoint": EXACT, **options}
+    return MonotoneDEQ(channels=6, image_size=4, num_classes=3, kind=kind, splitting=splitting, **options).double()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_the_classifier_do_not_depend_on_how_it_is_solved(kind):
+    x, y = torch.randn(5, 1, 4, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
+    model = small_model(kind=kind)
+    twin = small_model(kind=kind, splitting="forward-backward", adjoint=Unrolled())
+    twin.load_state_dict(model.state_dict())
+    gradients = []
+    for network in (model, twin):
+        F.cross_entropy(network(x)[0], y).backward()
+        gradients.append([parameter.grad for parameter in network.parameters()])
+    assert all(gradient.abs().sum() > 0 for gradient in gradients[0])
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("splitting", SPLITTINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_does_not_depend_on_the_iterate_is_done_once_per_solve(kind, splitting, monkeypatch):
+    model = small_model(kind=kind, splitting=splitting)
+    calls = []
+    blocks = type(model.cell.operator).blocks
+    monkeypatch.setattr(type(model.cell.operator), "blocks", lambda self: calls.append(1) or blocks(self))
+    equilibrium = model.solve(torch.randn(8, 1, 4, 4, dtype=torch.float64))
+    assert equilibrium.solution.num_evals.min() > 3
+    model.read_out(equilibrium.z).sum().backward()
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("splitting", SPLITTINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_penalty_and_spectra_take_the_inputs_of_the_solve(kind, splitting):
+    model = small_model(kind=kind, splitting=splitting)
+    x = torch.randn(4, 1, 4, 4, dtype=torch.float64)
+    with torch.no_grad():
+        model(x)  # an evaluation in between must not leave anything without a graph behind
+    equilibrium = model.solve(x)
+    injected, _ = equilibrium.inputs
+    weights = list(model.cell.operator.parameters())
+    gradients = []
+    for inputs in (equilibrium.inputs, (injected,)):
+        penalty = jacobian_penalty(model.layer.cell, equilibrium.z, *inputs, generator=torch.Generator().manual_seed(0))
+        gradients.append(torch.autograd.grad(penalty, weights, retain_graph=True))
+    assert all(gradient.abs().sum() > 0 for gradient in gradients[0])
+    torch.testing.assert_close(*gradients)
+    radius = spectral_radius(model.layer.cell, equilibrium.z, *equilibrium.inputs)
+    assert (radius.value < 1).all()
+
+
+def test_a_cell_that_prepares_its_own_step_has_a_second_derivative():
+    operator, shape = make_operator("dense")
+    cell = MonotoneCell(operator, alpha=1.0)
+    x = torch.randn(2, *shape, dtype=torch.float64, requires_grad=True)
+    solver = Picard(max_evals=2000, tol=1e-13)
+    results = []
+    for adjoint in (EXACT, Unrolled()):
+        u = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint).value
+        (slope,) = torch.autograd.grad(cell.equilibrium(u).pow(3).sum(), x, create_graph=True)
+        results.append(torch.autograd.grad(slope.square().sum(), [x, *operator.parameters()]))
+    torch.testing.assert_close(*results, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("splitting", SPLITTINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_do_not_depend_on_their_batch(kind, splitting):
+    model = small_model(kind=kind, splitting=splitting, solver=Picard(max_evals=500, tol=1e-6))
+    # Of different difficulty, so that some leave the batch before others.
+    x = (
+        torch.randn(9, 1, 4, 4, dtype=torch.float64)
+        * torch.logspace(-3, 3, 9, dtype=torch.float64)[:, None, None, None]
+    )
+    with torch.no_grad():
+        together, solution = model(x)
+        alone = [model(sample[None]) for sample in x]
+    torch.testing.assert_close(together, torch.cat([logits for logits, _ in alone]), rtol=1e-10, atol=1e-10)
+    assert solution.num_evals.tolist() == [int(single.num_evals) for _, single in alone]
+
+
+def test_the_classifier_has_the_published_number_of_parameters():
+    # "Single conv" of Winston and Kolter's Table 1 for CIFAR-10, 81 channels.
+    model = MonotoneDEQ(image_channels=3, channels=81, image_size=32)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 172_218
+
+
+def test_training_keeps_the_equilibrium_and_fits():
+    torch.manual_seed(0)
+    model = MonotoneDEQ(channels=8, image_size=8, num_classes=4, solver=Anderson(max_evals=40, tol=1e-4))
+    x, y = torch.randn(16, 1, 8, 8), torch.arange(16) % 4
+    # A rate beyond reason, which an unconstrained cell would not survive.
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(40):
+        logits, _ = model(x)
+        loss = F.cross_entropy(logits, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    logits, solution = model(x, solver=Picard(max_evals=2000, tol=1e-4))
+    assert solution.converged.all()
+    assert (logits.argmax(1) == y).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_autocast_the_state_keeps_its_precision(kind):
+    model = MonotoneDEQ(channels=6, kind=kind)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        equilibrium = model.solve(torch.randn(3, 1, 8, 8), solver=Picard(max_evals=30, tol=1e-2))
+        loss = model.read_out(equilibrium.z).float().square().sum()
+    loss.backward()
+    assert equilibrium.z.dtype == equilibrium.inputs[1].blocks.real.dtype == torch.float32
+    assert equilibrium.solution.converged.all()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_copies_are_independent():
+    model = small_model()
+    twin = copy.deepcopy(model)
+    x = torch.randn(2, 1, 4, 4, dtype=torch.float64)
+    torch.testing.assert_close(twin(x)[0], model(x)[0], rtol=0, atol=0)
+    assert not {id(parameter) for parameter in twin.parameters()} & {id(parameter) for parameter in model.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"m": 0.0}, "m is 0.0"),
+        ({"alpha": -1.0}, "alpha is -1.0"),
+        ({"splitting": "douglas"}, "splitting is 'douglas'"),
+        ({"kind": "sparse"}, "kind is 'sparse'"),
+        ({"image_size": 3}, "image_size is 3"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        MonotoneDEQ(**options)
+
+
+def test_the_resolvent_is_a_contraction():
+    operator, _ = make_operator("conv", gain=20.0, m=0.5)
+    for alpha in (0.1, 1.0, 10.0):
+        largest = torch.linalg.matrix_norm(resolvent(operator.blocks(), alpha), ord=2).max()
+        assert largest <= 1 / (1 + alpha * 0.5) + 1e-12
