@@ -1,6 +1,8 @@
 """What the commands print and write when all is well."""
 
+import contextlib
 import csv
+import io
 import json
 import re
 import shutil
@@ -318,7 +320,22 @@ def test_data_says_what_is_there_and_how_to_get_the_rest(tmp_path, monkeypatch, 
     assert "part of the package" in succeed(capfd, "data", "digits")
 
 
-# Pipes
+# Terminals and pipes
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_gets_the_words_all_the_same(encoding, run, monkeypatch):
+    for arguments in (
+        ["train", "synthetic", "--help"],
+        ["analyze", "run", "--num-samples", "2", "--max-products", "4"],
+    ):
+        content = io.BytesIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", io.TextIOWrapper(content, encoding=encoding))
+            with contextlib.suppress(SystemExit):
+                assert main(arguments) == 0
+            sys.stdout.flush()
+            assert arguments[0].encode() in content.getvalue() or b"spectral" in content.getvalue()
 
 
 def test_a_reader_that_goes_away_is_no_error_worth_a_traceback():

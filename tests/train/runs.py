@@ -31,10 +31,8 @@ def tiny_config(recipe: str = "synthetic-jr", **sections) -> TrainConfig:
         "loop": {"num_steps": 12, "batch_size": 16},
         "log": {"eval_every": 5, "checkpoint_every": 4, "eval_batch_size": 600, "spectrum_samples": 0},
     }
-    for name in {*base, *sections}:
-        fields = {**base.get(name, {}), **sections.get(name, {})}
-        config = replace(config, **{name: replace(getattr(config, name), **fields)})
-    return config
+    merged = {name: {**base.get(name, {}), **sections.get(name, {})} for name in (*base, *sections)}
+    return replace(config, **{name: replace(getattr(config, name), **fields) for name, fields in merged.items()})
 
 
 # Each has state of its own that a resumed run must pick up.

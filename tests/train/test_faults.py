@@ -255,6 +255,36 @@ def test_a_skipped_step_is_left_out_of_the_averages_of_a_window(tmp_path):
     assert all(record["loss"] is not None for record in records)
 
 
+@dataclass(frozen=True, kw_only=True)
+class NormalizedModel(AbstractModelConfig):
+    """A ToyDEQ behind a batch normalization."""
+
+    def build(self) -> nn.Module:
+        return _Normalized()
+
+
+class _Normalized(ToyDEQ):
+    def __init__(self) -> None:
+        super().__init__(hidden=4)
+        self.norm = nn.BatchNorm1d(1)
+
+    def inject(self, x):
+        return super().inject(self.norm(x))
+
+
+def test_a_skipped_step_leaves_running_means_alone(tmp_path):
+    config = tiny_config("synthetic", loop={"num_steps": 6, "ema_decay": 0.5}, log={"eval_every": 6})
+    config = replace(config, model=NormalizedModel(), data=LineData(num_train=96, bad=(0,)))
+    trainer = train(config, tmp_path / "run")
+    assert [r["event"] for r in metrics_of(tmp_path / "run")].count("skipped") == 1
+    assert trainer.average is not None
+    for model in (trainer.model, trainer.average):
+        for name, buffer in model.named_buffers():
+            assert buffer.isfinite().all(), name
+    assert trainer.model.norm.num_batches_tracked == 5
+    assert trainer.evaluation["mse"] < 1e3
+
+
 def test_too_many_bad_steps_in_a_row_stop_the_run_with_advice(tmp_path):
     config = poisoned([0, 2, 3, 4], max_bad_steps=3)
     with pytest.raises(RunError, match=r"step 5: 3 steps in a row .* Try a lower optimizer.learning_rate"):

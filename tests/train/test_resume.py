@@ -1,7 +1,9 @@
 """A run that was stopped, in whatever way and wherever, ends as one that never was."""
 
 import json
+import random
 import signal
+import time
 
 import pytest
 import torch
@@ -198,4 +200,20 @@ def test_a_signal_saves_the_current_step_and_exits_with_130(number, long_ending,
     assert str(path) in line
     assert max(record["step"] for record in metrics_of(path)) in range(saved - 2, saved + 1)
     assert main(["train", "synthetic-jr", "--resume", "--out", str(path)]) == 0
+    assert_same(final_state(path), long_ending)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_again_and_again_at_random_resumes_bit_for_bit(long_ending, tmp_path):
+    path, draw = tmp_path / "run", random.Random(0)
+    for _ in range(6):
+        process = start("train", "synthetic-jr", "--resume", "--out", str(path), *OPTIONS)
+        lines = len(Run(path).metrics())
+        while process.poll() is None and len(Run(path).metrics()) == lines:
+            time.sleep(0.005)
+        # Anywhere in a step, an evaluation or a checkpoint.
+        time.sleep(draw.uniform(0.0, 0.15))
+        process.kill()
+        process.communicate(timeout=60)
+    assert main(["train", "--resume", "--out", str(path)]) == 0
     assert_same(final_state(path), long_ending)

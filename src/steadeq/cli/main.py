@@ -6,6 +6,7 @@ Importing torch takes seconds, so nothing here imports it: the list of commands 
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -46,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 a run had to stop, 2 bad input, 130 interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal without Unicode shows a question mark rather than nothing at all.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
         code = _dispatch(arguments)

@@ -53,9 +53,10 @@ def complete_evaluation(run: Run, *, process: Process, budgets: tuple[int, ...])
     if path.is_file():
         try:
             result = json.loads(path.read_text())
-            if [row["max_evals"] for row in result["rows"]] == list(budgets) and result["split"] == "test":
+            is_current = result["split"] == "test" and result["step"] == run.checkpoints().steps()[-1]
+            if is_current and [row["max_evals"] for row in result["rows"]] == list(budgets):
                 return result
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, IndexError):
             pass  # damaged: measured again
     result = evaluate_budgets(run, process, budgets=budgets)
     write_evaluation(run.path, result)

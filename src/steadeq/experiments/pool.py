@@ -30,12 +30,16 @@ class _SentDisplay(AbstractDisplay):
 
     def __init__(self, messages: Queue[Any]) -> None:
         self._messages, self._sent, self._num_steps = messages, 0.0, 0
+        self._parent = os.getppid()
 
     def begin(self, title: str, num_steps: int, step: int) -> None:
         self._num_steps = num_steps
         self._messages.put(("begin", title, num_steps, step))
 
     def advance(self, title: str, step: int, values: dict[str, float]) -> None:
+        if os.getppid() != self._parent:
+            # Nobody is left to show this to, and the next command would find the run's folder locked.
+            os._exit(1)
         if time.monotonic() - self._sent > _SHOW_SECONDS or step == self._num_steps:
             self._sent = time.monotonic()
             self._messages.put(("advance", title, step, values))

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _WEIGHTS, _AVERAGE, _STATE, _CHECKSUMS = "model.safetensors", "average.safetensors", "state.pt", "checksums.json"
 _NAME = re.compile(r"step-(\d{8,})")
+_REPLACED = re.compile(r"\.step-(\d{8,})\.replaced")
 
 
 class DamagedCheckpointError(RunError):
@@ -69,10 +70,11 @@ class CheckpointFolder:
         Raises:
             RunError: It cannot be written; the earlier ones are intact.
         """
-        final = self.path / f"step-{checkpoint.step:08d}"
+        final = self.path / _name(checkpoint.step)
         temporary = self.path / f".{final.name}.partial"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._put_back()
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             safetensors.torch.save_file(_own(checkpoint.weights), temporary / _WEIGHTS)
@@ -85,7 +87,7 @@ class CheckpointFolder:
                 sync_file(file)
             write_atomically(temporary / _CHECKSUMS, json.dumps(checksums, indent=1))
             if final.exists():
-                # From before the run was resumed; should the next line not be reached, `steps` puts it back.
+                # From before the run was resumed; should the line after these not be reached, it still counts.
                 replaced = self.path / f".{final.name}.replaced"
                 shutil.rmtree(replaced, ignore_errors=True)
                 final.rename(replaced)
@@ -100,21 +102,14 @@ class CheckpointFolder:
         # What comes after this step was damaged, or belongs to a future that is being rewritten.
         steps = self.steps()
         later, earlier = [s for s in steps if s > checkpoint.step], [s for s in steps if s <= checkpoint.step]
-        outdated = [self._folder(step) for step in (*later, *earlier[: -self.keep])]
+        outdated = [self.path / _name(step) for step in (*later, *earlier[: -self.keep])]
         for folder in (*outdated, *self.path.glob(".step-*")):
             shutil.rmtree(folder, ignore_errors=True)
         return final
 
     def steps(self) -> list[int]:
         """Return the steps of which there is a checkpoint, in order."""
-        if not self.path.is_dir():
-            return []
-        for replaced in self.path.glob(".step-*.replaced"):
-            final = self.path / replaced.name.removeprefix(".").removesuffix(".replaced")
-            if not final.exists():
-                replaced.rename(final)
-        matches = (_NAME.fullmatch(entry.name) for entry in self.path.iterdir())
-        return sorted(int(match[1]) for match in matches if match)
+        return sorted(self._folders())
 
     def load(self, step: int) -> Checkpoint:
         """Return the checkpoint of a step.
@@ -123,8 +118,8 @@ class CheckpointFolder:
             InputError: There is none.
             DamagedCheckpointError: It is not what was written.
         """
-        folder = self._folder(step)
-        if not folder.is_dir():
+        folder = self._folders().get(step)
+        if folder is None:
             known = ", ".join(map(str, self.steps())) or "none"
             raise InputError(f"There is no checkpoint of step {step} in {self.path}; there are: {known}.")
         try:
@@ -171,8 +166,22 @@ class CheckpointFolder:
             raise DamagedCheckpointError(f"No checkpoint in {self.path} can be used: {damaged}") from damaged
         return None
 
-    def _folder(self, step: int) -> Path:
-        return self.path / f"step-{step:08d}"
+    def _folders(self) -> dict[int, Path]:
+        """Return the folders of the checkpoints by their steps; one about to be replaced counts if it is alone."""
+        entries = [entry.name for entry in self.path.iterdir()] if self.path.is_dir() else []
+        replaced = {int(match[1]): match[0] for name in entries if (match := _REPLACED.fullmatch(name))}
+        final = {int(match[1]): match[0] for name in entries if (match := _NAME.fullmatch(name))}
+        return {step: self.path / name for step, name in {**replaced, **final}.items()}
+
+    def _put_back(self) -> None:
+        """Give those their names again that a crash left about to be replaced; only who writes may do that."""
+        for step, folder in self._folders().items():
+            if folder.name != _name(step):
+                folder.rename(self.path / _name(step))
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def _own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

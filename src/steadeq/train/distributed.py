@@ -42,7 +42,9 @@ class Process:
         Raises:
             InputError: There is no such device.
         """
-        world_size, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+        world_size, local_rank = _from_environment("WORLD_SIZE", 1), _from_environment("LOCAL_RANK", 0)
+        if world_size > 1 and "RANK" not in os.environ:
+            raise InputError("WORLD_SIZE is set, but RANK is not: start several processes with torchrun.")
         place = _device(device, local_rank)
         if world_size == 1:
             yield cls(device=place)
@@ -82,6 +84,13 @@ class Process:
         """Wait for all processes."""
         if self.world_size > 1:
             dist.barrier()
+
+
+def _from_environment(name: str, default: int) -> int:
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise InputError(f"The environment variable {name} is {value!r}; it must be a number.")
+    return int(value)
 
 
 def _device(name: str, local_rank: int) -> torch.device:

@@ -7,8 +7,17 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file by way of a temporary one beside it, so that a crash leaves the old content or the new."""
+def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) -> None:
+    """Write a file by way of a temporary one beside it, so that a crash leaves the old content or the new.
+
+    Args:
+        path: Of the file.
+        content: Of the file.
+        is_new: Whether the file must not be there yet.
+
+    Raises:
+        FileExistsError: It is there, but must not be.
+    """
     content = content.encode() if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -17,7 +26,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         apply_umask(Path(temporary))
-        os.replace(temporary, path)
+        if is_new:
+            os.link(temporary, path)
+            os.unlink(temporary)
+        else:
+            os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

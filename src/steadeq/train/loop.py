@@ -198,7 +198,7 @@ class Trainer:
         folder = self.run.path / "tensorboard" if self.config.log.tensorboard else None
         try:
             MetricsLog.rewind(self.run.metrics_path, step=self.step, evaluated_at=self.evaluated_at)
-            self._log = MetricsLog(self.run.metrics_path, tensorboard=folder)
+            self._log = MetricsLog(self.run.metrics_path, tensorboard=folder, step=self.step)
             self.run.record_environment(device=str(self.process.device), world_size=self.process.world_size)
         except OSError as error:
             raise RunError(
@@ -215,6 +215,8 @@ class Trainer:
         rate = learning_rate(config.optimizer, step, self.num_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        # A bad batch must not stay in running means either.
+        buffers = [buffer.clone() for buffer in self.model.buffers()]
         values, must_stop = self._accumulate(plan)
         with self.profile.section("optimizer"):
             values["grad_norm"] = self._gradient_norm()
@@ -222,6 +224,9 @@ class Trainer:
             if is_good:
                 self.optimizer.step()
                 self._update_average()
+            else:
+                for buffer, before in zip(self.model.buffers(), buffers, strict=True):
+                    buffer.copy_(before)
             self.optimizer.zero_grad(set_to_none=True)
         values |= {"jacobian_weight": plan.regularizer.gamma(step), "learning_rate": rate}
         if plan.regularizer is self.regularizer and "forward_residual" in values:

@@ -54,11 +54,12 @@ class MetricsLog:
     Args:
         path: Of the file; lines are appended.
         tensorboard: Folder for TensorBoard's events, or None.
+        step: From which the run goes on; TensorBoard hides what it was told of later steps.
     """
 
-    def __init__(self, path: Path, *, tensorboard: Path | None = None) -> None:
+    def __init__(self, path: Path, *, tensorboard: Path | None = None, step: int = 0) -> None:
         self._path = path
-        self._writer = None if tensorboard is None else _tensorboard_writer(tensorboard)
+        self._writer = None if tensorboard is None else _tensorboard_writer(tensorboard, step)
         self._file = path.open("a")
 
     @staticmethod
@@ -137,9 +138,9 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _tensorboard_writer(folder: Path) -> Any:
+def _tensorboard_writer(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise InputError("TensorBoard is not installed: pip install 'steadeq[tensorboard]'.") from error
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=step + 1 if step else None)

@@ -47,7 +47,9 @@ class Run:
             raise InputError(f"{path} exists already; {hint}name another folder with --out.")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "config.json", json.dumps(to_dict(config), indent=1) + "\n")
+            write_atomically(path / "config.json", json.dumps(to_dict(config), indent=1) + "\n", is_new=True)
+        except FileExistsError as error:
+            raise InputError(f"{path} was made by another process just now; name another folder with --out.") from error
         except OSError as error:
             raise InputError(f"The run's folder {path} cannot be written: {error.strerror}.") from error
         return run
