@@ -325,6 +325,14 @@ def test_a_wrong_argument_of_another_command_is_refused(arguments, word, run, ca
     assert word in refuse(capfd, *arguments.split())
 
 
+def test_an_environment_that_makes_no_sense_is_refused(folder, monkeypatch, capfd):
+    monkeypatch.setenv("WORLD_SIZE", "many")
+    assert "WORLD_SIZE" in refuse(capfd, "train", "synthetic")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    assert "RANK" in refuse(capfd, "train", "synthetic")
+
+
 def test_a_run_whose_data_has_gone_is_refused(run, capfd):
     content = json.loads((run / "config.json").read_text())
     content["data"] = {"kind": "Cifar10Data", "num_train": 10, "num_validation": 10}

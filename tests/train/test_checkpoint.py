@@ -255,9 +255,14 @@ def test_saving_a_step_again_never_leaves_it_without_a_checkpoint(place, error, 
     with monkeypatch.context() as patch, contextlib.suppress(RunError, Crash):
         raise_at(patch, PLACES[place], call, error)
         checkpoints.save(make_checkpoint(4, 2.0))
-    latest = CheckpointFolder(tmp_path / "checkpoints", keep=1).load_latest()
+    before = snapshot(tmp_path)
+    reader = CheckpointFolder(tmp_path / "checkpoints", keep=1)
+    latest = reader.load_latest()
     assert latest is not None
     assert latest.step == 4
+    assert reader.steps() == [4]
+    # Who only reads, perhaps while another process trains, changes nothing.
+    assert snapshot(tmp_path) == before
     # And the next one finds its place.
     checkpoints.save(make_checkpoint(4, 3.0))
     latest = checkpoints.load_latest()

@@ -152,6 +152,32 @@ def test_a_folder_in_which_another_process_trains_is_refused(path, capfd):
         pass
 
 
+def test_a_folder_that_another_process_makes_at_the_same_time_is_left_to_it(tmp_path, monkeypatch):
+    other = tiny_config(loop={"seed": 7})
+    plain = tempfile.mkstemp
+
+    def overtaken(*arguments, **options):
+        monkeypatch.undo()
+        Run.create(tmp_path / "run", other)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(tempfile, "mkstemp", overtaken)
+    with pytest.raises(InputError, match="run"):
+        Run.create(tmp_path / "run", CONFIG)
+    assert Run(tmp_path / "run").config() == other
+    assert list(snapshot(tmp_path / "run")) == ["config.json"]
+
+
+def test_a_file_system_without_links_will_do(tmp_path, monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    Run.create(tmp_path / "run", CONFIG)
+    assert Run(tmp_path / "run").config() == CONFIG
+    assert list(snapshot(tmp_path / "run")) == ["config.json"]
+
+
 # Numbers
 
 

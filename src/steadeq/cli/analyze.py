@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     if isinstance(model, ToyDEQ) and isinstance(config.data, SyntheticData):
         label = f"γ = {config.jacobian.weight:g}"
         target = partial(synthetic.target, variant=config.data.variant)
-        data = (splits.train.inputs, splits.train.targets)
+        data = splits.train.everything()
         figures["surface"] = synthetic_figure({label: model.cpu()}, target, data=data)
     folder = run.path / "analysis"
     try:

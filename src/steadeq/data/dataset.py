@@ -1,7 +1,8 @@
-"""Samples held in memory."""
+"""Samples by index."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,9 +10,30 @@ import torch
 from torch import Tensor
 
 
+class AbstractDataset(ABC):
+    """What can be made into batches by index."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    @abstractmethod
+    def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of some samples.
+
+        Args:
+            indices: Which samples.
+            generator: Source of random augmentations; without one there are none.
+        """
+
+    def everything(self) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of all samples, for data that is small."""
+        return self.batch(torch.arange(len(self)))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Dataset:
-    """Inputs and targets, one row a sample, made into batches by index.
+class Dataset(AbstractDataset):
+    """Inputs and targets in memory, one row a sample.
 
     Example:
         >>> dataset = Dataset(inputs=torch.arange(6.0).reshape(3, 2), targets=torch.tensor([0, 1, 0]))
@@ -32,12 +54,7 @@ class Dataset:
         return self.inputs.shape[0]
 
     def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of some samples.
-
-        Args:
-            indices: Which samples.
-            generator: Source of random augmentations; without one there are none.
-        """
+        """Return inputs and targets of some samples, augmented if there is a generator."""
         inputs = self.inputs[indices]
         if self.prepare is not None:
             inputs = self.prepare(inputs, generator)
@@ -52,6 +69,6 @@ class Dataset:
 class Splits:
     """What to learn from, what to choose by, and what to report on."""
 
-    train: Dataset
-    validation: Dataset
-    test: Dataset
+    train: AbstractDataset
+    validation: AbstractDataset
+    test: AbstractDataset

@@ -58,9 +58,9 @@ def produce(runs: Mapping[str, Run], folder: Path) -> list[Verdict]:
     folder.mkdir(parents=True, exist_ok=True)
     first = {f"γ = {gamma:g}": members[0] for gamma, members in models.items()}
     validation = splits.validation
-    figure = synthetic_figure(first, data.synthetic.target, data=(validation.inputs, validation.targets))
+    figure = synthetic_figure(first, data.synthetic.target, data=validation.everything())
     save_png(figure, folder / "surfaces.png", dpi=90)
-    save_png(gamma_figure(models, validation.inputs), folder / "evaluations.png", dpi=110)
+    save_png(gamma_figure(models, validation.everything()[0]), folder / "evaluations.png", dpi=110)
     with (folder / "runs.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -81,7 +81,7 @@ def measure(model: ToyDEQ, splits: data.Splits, budget: int) -> dict[str, float]
         splits: The data.
         budget: Evaluations of the run's own solver.
     """
-    x, y = splits.validation.inputs, splits.validation.targets
+    x, y = splits.validation.everything()
     at_budget = model(x, solver=Anderson(max_evals=budget, tol=1e-3))[0]
     converged = model(x, solver=Anderson(max_evals=MAX_EVALS, tol=1e-6))[0]
     slope = _slopes(model, converged, x)

@@ -49,7 +49,7 @@ def study_sections(groups: Sequence[RunGroup]) -> list[Section]:
             figure=synthetic_figure(
                 {group.label: models[0]},
                 target,
-                data=(splits.train.inputs, splits.train.targets),
+                data=splits.train.everything(),
                 x_slice=X_SLICE * config.radius,
                 frame=frame,
             ),
@@ -71,7 +71,7 @@ def study_sections(groups: Sequence[RunGroup]) -> list[Section]:
     weights = {group.first.config.jacobian.weight: models for group, models in found}
     # With other differences beside the weight there is no single curve to draw.
     if len(weights) == len(found) > 1:
-        figure = gamma_figure(weights, splits.validation.inputs)
+        figure = gamma_figure(weights, splits.validation.everything()[0])
         caption = (
             "Mean over validation inputs; the band spans the seeds. "
             f"Inputs whose solve does not converge count as {MAX_EVALS} evaluations."

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..data import Dataset
+from ..data import AbstractDataset
 from ..jacobian import frobenius_norm
 from ..models import AbstractEquilibriumModel
 from ..solvers import AbstractSolver
@@ -16,7 +16,7 @@ from ..state import leaves
 
 def analyze(
     model: AbstractEquilibriumModel,
-    dataset: Dataset,
+    dataset: AbstractDataset,
     solver: AbstractSolver,
     *,
     num_samples: int = 32,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..data import Dataset
+from ..data import AbstractDataset
 from ..errors import Interrupted
 from ..jacobian import frobenius_norm
 from ..models import AbstractEquilibriumModel, AbstractExplicitModel
@@ -35,7 +35,7 @@ class Evaluator:
     def measure(
         self,
         model: AbstractEquilibriumModel | AbstractExplicitModel,
-        dataset: Dataset,
+        dataset: AbstractDataset,
         solver: AbstractSolver,
     ) -> dict[str, float]:
         """Return loss, metric, and means over samples of residual and evaluations, at a solver's budget.
@@ -83,7 +83,7 @@ class Evaluator:
     def measure_spectrum(
         self,
         model: AbstractEquilibriumModel,
-        dataset: Dataset,
+        dataset: AbstractDataset,
         solver: AbstractSolver,
         *,
         num_samples: int,
