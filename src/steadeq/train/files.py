@@ -27,10 +27,9 @@ def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) 
             os.fsync(file.fileno())
         apply_umask(Path(temporary))
         if is_new:
-            os.link(temporary, path)
-            os.unlink(temporary)
-        else:
-            os.replace(temporary, path)
+            # Who makes the empty file may fill it; unlike a hard link, every file system can do that.
+            path.touch(exist_ok=False)
+        os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

@@ -1,0 +1,292 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from steadeq import GMRES, Anderson, Implicit, OneStep, jacobian_penalty, models
+from steadeq.models import MDEQ, MDEQCell, MDEQClassifier, MDEQSegmenter
+from steadeq.nn import WeightNormConv2d, computed_once, draw_mask
+
+# Millions, as published.
+COUNTS = {
+    "mdeq/cifar10": 11.10,
+    "mdeq/cifar10-jr": 11.10,
+    "mdeq/cifar10-paper": 9.03,
+    "mdeq/cifar10-tiny": 0.159,
+    "mdeq/imagenet-small": 16.81,
+    "mdeq/imagenet-small-jr": 18.61,
+    "mdeq/imagenet-large": 67.06,
+    "mdeq/imagenet-large-jr": 67.06,
+    "mdeq/imagenet-xl": 90.46,
+}
+CLASSIFIERS = [n for n in models.available() if n.startswith("mdeq/") and "cityscapes" not in n]
+SEGMENTERS = [n for n in models.available() if n.startswith("mdeq/cityscapes")]
+
+
+def backbone(**options):
+    torch.manual_seed(0)
+    return MDEQ(**{"channels": (8, 16), "groups": 4, "expansion": 2, **options})
+
+
+@pytest.mark.parametrize(("name", "millions"), COUNTS.items())
+def test_parameter_counts_are_the_published_ones(name, millions):
+    with torch.device("meta"):
+        model = models.create(name)
+    digits = 3 if millions < 1 else 2
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, digits) == millions
+
+
+def test_the_cell_has_its_published_share_of_the_parameters():
+    with torch.device("meta"):
+        cells = [models.create(f"mdeq/{name}").layer.cell for name in ("cifar10", "cifar10-tiny")]
+    assert [round(sum(p.numel() for p in cell.parameters()) / 1e6, 2) for cell in cells] == [8.72, 0.11]
+
+
+def test_the_widths_of_the_paper_cannot_be_built_with_its_groups():
+    with pytest.raises(ValueError, match=r"28.*multiple of groups \(8\)"), torch.device("meta"):
+        models.create("mdeq/cifar10-paper", groups=8)
+
+
+def reduced(name):
+    with torch.device("meta"):
+        channels = models.create(name).backbone.channels
+    narrow = tuple(8 * 2**scale for scale in range(len(channels)))
+    options = {"channels": narrow, "groups": 4, "expansion": 2}
+    if name in CLASSIFIERS:
+        options |= {"head_channels": tuple(2 * 2**scale for scale in range(len(narrow))), "final_channels": 16}
+    torch.manual_seed(0)
+    return models.create(name, **options)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS + SEGMENTERS)
+def test_every_preset_has_its_shapes_and_gradients_at_reduced_width(name):
+    model = reduced(name)
+    size = 32 << model.backbone.num_downsamplings
+    x = torch.randn(2, 3, size, size)
+    output, solution = model(x, solver=Anderson(max_evals=3), adjoint=OneStep())
+    classes = 19 if name in SEGMENTERS else 1000 if "imagenet" in name else 10
+    assert output.shape == ((2, classes, size, size) if name in SEGMENTERS else (2, classes))
+    assert solution.num_evals.tolist() == [3, 3]
+    output.square().sum().backward()
+    missing = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    assert not missing
+
+
+def test_the_state_halves_from_scale_to_scale():
+    model = backbone(channels=(8, 8, 16), num_downsamplings=1)
+    z0, _ = model.inject(torch.zeros(2, 3, 32, 64))
+    assert [tuple(z.shape) for z in z0] == [(2, 8, 16, 32), (2, 8, 8, 16), (2, 16, 4, 8)]
+
+
+def test_a_size_that_cannot_be_halved_is_refused():
+    with pytest.raises(ValueError, match="multiples of 2"):
+        backbone().inject(torch.zeros(1, 3, 7, 8))
+
+
+def test_the_cell_is_the_published_formula():
+    torch.manual_seed(0)
+    cell = MDEQCell(channels=(8, 16), expansion=2, groups=4).double()
+    for parameter in cell.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    z = (torch.randn(2, 8, 8, 8).double(), torch.randn(2, 16, 4, 4).double())
+    x, masks = torch.randn(2, 8, 8, 8).double(), [torch.rand(2, c, 1, 1).double() for c in (8, 16)]
+    p = dict(cell.named_parameters())
+
+    def weight(name):
+        v, g = p[f"{name}.v"], p[f"{name}.g"]
+        return g * v / v.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)
+
+    def norm(h, name, groups=4):
+        return F.group_norm(h, groups, p.get(f"{name}.weight"), p.get(f"{name}.bias"))
+
+    def block(scale, injected):
+        h = F.relu(norm(F.conv2d(z[scale], weight(f"blocks.{scale}.conv1"), padding=1), f"blocks.{scale}.norm1"))
+        h = F.conv2d(h, weight(f"blocks.{scale}.conv2"), padding=1) * masks[scale] + injected
+        return norm(F.relu(norm(h, f"blocks.{scale}.norm2") + z[scale]), f"blocks.{scale}.norm3")
+
+    fine, coarse = block(0, x), block(1, 0)
+    up = norm(F.conv2d(coarse, p["fusions.0.1.0.weight"]), "fusions.0.1.1")
+    down = norm(F.conv2d(fine, p["fusions.1.0.0.weight"], stride=2, padding=1), "fusions.1.0.1")
+    fine, coarse = fine + up.repeat_interleave(2, 2).repeat_interleave(2, 3), coarse + down
+    expected = [
+        norm(F.conv2d(F.relu(h), weight(f"posts.{scale}")), f"norms.{scale}", groups=2)
+        for scale, h in enumerate((fine, coarse))
+    ]
+    for actual, wanted in zip(cell(z, x, *masks), expected, strict=True):
+        torch.testing.assert_close(actual, wanted)
+
+
+def test_only_the_last_convolution_of_a_chain_changes_the_width():
+    with torch.device("meta"):
+        cell = models.create("mdeq/cifar10").layer.cell
+    chain = [layer for layer in cell.fusions[3][0] if isinstance(layer, nn.Conv2d)]
+    assert [(c.in_channels, c.out_channels, c.stride) for c in chain] == [(32, 32, (2, 2))] * 2 + [(32, 256, (2, 2))]
+    assert not isinstance(cell.fusions[3][0][-1], nn.ReLU)
+
+
+class TestWeightNorm:
+    def test_it_begins_as_the_plain_weight(self):
+        conv = WeightNormConv2d(3, 5, 3)
+        torch.testing.assert_close(conv.shared(), conv.v)
+
+    def test_its_weight_has_the_norm_g_whatever_v_is(self):
+        conv = WeightNormConv2d(3, 5, 3)
+        with torch.no_grad():
+            conv.v *= 7
+            conv.g.copy_(torch.arange(1.0, 6).reshape(5, 1, 1, 1))
+        torch.testing.assert_close(conv.shared().flatten(1).norm(dim=1), torch.arange(1.0, 6))
+
+    def test_its_second_derivatives_are_right(self):
+        conv = WeightNormConv2d(2, 3, 3).double()
+        x = torch.randn(1, 2, 4, 4).double()
+
+        def f(v, g):
+            return torch.func.functional_call(conv, {"v": v, "g": g}, (x,)).square().sum()
+
+        arguments = tuple(p.detach().requires_grad_() for p in (conv.v, conv.g))
+        assert torch.autograd.gradgradcheck(f, arguments)
+
+    def test_it_is_computed_once_for_a_solve_and_gradients_reach_it(self, monkeypatch):
+        model = backbone()
+        calls = []
+        plain = WeightNormConv2d.compute
+        monkeypatch.setattr(WeightNormConv2d, "compute", lambda self: (calls.append(self), plain(self))[1])
+        z = model.solve(torch.randn(2, 3, 16, 16), solver=Anderson(max_evals=8), adjoint=Implicit()).z
+        convs = [m for m in model.layer.cell.modules() if isinstance(m, WeightNormConv2d)]
+        assert len(calls) == len(convs) == 6
+        sum(part.square().sum() for part in z).backward()
+        assert len(calls) == 6
+        assert all(conv.v.grad is not None and conv.v.grad.abs().max() > 0 for conv in convs)
+
+    def test_sharing_changes_no_gradient(self):
+        x = torch.randn(2, 3, 16, 16)
+        shared, plain = backbone(), backbone()
+        z = shared.solve(x, solver=Anderson(max_evals=5)).z
+        z0, inputs = plain.inject(x)
+        w, _ = plain.layer(z0, *inputs, solver=Anderson(max_evals=5))
+        for a, b in ((z, shared), (w, plain)):
+            sum(part.sin().sum() for part in a).backward()
+            assert b.layer.cell.posts[0].g.grad is not None
+        for a, b in zip(shared.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad)
+
+    def test_what_is_kept_is_gone_after_the_solve_also_after_an_error(self):
+        conv = WeightNormConv2d(2, 2, 3)
+        with pytest.raises(RuntimeError, match="stop"), computed_once(conv):
+            raise RuntimeError("stop")
+        assert conv.shared() is not conv.shared()
+
+    def test_weights_changed_after_a_solve_are_seen_by_the_next(self):
+        model = backbone()
+        x = torch.randn(1, 3, 16, 16)
+        before = model(x)[0][0]
+        with torch.no_grad():
+            model.layer.cell.posts[0].v.mul_(-1)
+        assert not torch.allclose(model(x)[0][0], before)
+
+    def test_it_can_be_switched_off(self):
+        assert not any(isinstance(m, WeightNormConv2d) for m in backbone(weight_norm=False).modules())
+
+
+class TestDropout:
+    def test_masks_are_the_same_for_all_evaluations_of_a_solve_and_fresh_for_the_next(self):
+        model = backbone(dropout=0.5)
+        seen = []
+        model.layer.cell.register_forward_hook(lambda module, inputs, output: seen.append(inputs[2:]))
+        x = torch.randn(4, 3, 16, 16)
+        for _ in range(2):
+            z = model.solve(x, solver=Anderson(max_evals=4, tol=0), adjoint=Implicit()).z
+            sum(part.sum() for part in z).backward()
+        assert len(seen) == 10
+        first, second = seen[:5], seen[5:]
+        for masks in (*first, *second):
+            assert [tuple(mask.shape) for mask in masks] == [(4, 8, 1, 1), (4, 16, 1, 1)]
+        assert all(torch.equal(a, b) for masks in first for a, b in zip(masks, first[0], strict=True))
+        assert not any(torch.equal(a, b) for a, b in zip(first[0], second[0], strict=True))
+
+    def test_evaluation_has_none(self):
+        model = backbone(dropout=0.5).eval()
+        x = torch.randn(2, 3, 16, 16)
+        assert torch.equal(model(x)[0][0], model(x)[0][0])
+
+    def test_its_mean_is_one(self):
+        torch.manual_seed(0)
+        mask = draw_mask((100, 1000), 0.3, like=torch.zeros(1))
+        assert abs(float(mask.mean()) - 1) < 0.01
+
+    def test_samples_keep_their_masks_when_others_leave_the_batch(self):
+        model = backbone(dropout=0.5)
+        x = torch.randn(8, 3, 16, 16)
+        z0, inputs = model.inject(x)
+        model.layer.compact = True
+        together = model.layer(z0, *inputs, solver=Anderson(max_evals=40, tol=1e-2))[1]
+        for sample in range(8):
+            row = slice(sample, sample + 1)
+            alone = model.layer(
+                tuple(z[row] for z in z0), *(i[row] for i in inputs), solver=Anderson(max_evals=40, tol=1e-2)
+            )
+            assert alone[1].num_evals.tolist() == together.num_evals[row].tolist()
+
+
+def test_the_penalty_reaches_all_parameters_of_the_cell():
+    model = backbone(channels=(8, 16, 16))
+    equilibrium = model.solve(torch.randn(2, 3, 16, 16), solver=Anderson(max_evals=4))
+    jacobian_penalty(model.layer.cell, equilibrium.z, *equilibrium.inputs).backward()
+    # The last biases only shift f.
+    assert all(p.grad is not None for p in model.layer.cell.parameters())
+
+
+def test_the_implicit_gradient_agrees_with_finite_differences():
+    torch.manual_seed(0)
+    options = {"channels": (4, 8), "groups": 2, "expansion": 1, "image_channels": 1, "post_affine": True}
+    model = MDEQClassifier(backbone=MDEQ(**options), head_channels=(1, 2), final_channels=4).double()
+    with torch.no_grad():
+        # A small state next to a large input is easy to solve.
+        for norm in model.backbone.layer.cell.norms:
+            norm.weight.fill_(0.1)
+        model.backbone.stem[-1][1].weight.fill_(10.0)
+    x, y = torch.randn(3, 1, 8, 8).double(), torch.tensor([0, 1, 2])
+
+    def loss():
+        logits, solution = model(
+            x,
+            solver=Anderson(max_evals=300, tol=1e-11),
+            adjoint=Implicit(GMRES(max_evals=100, tol=1e-11, memory=100)),
+        )
+        assert solution.converged.all()
+        return F.cross_entropy(logits, y)
+
+    loss().backward()
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    directions = [torch.randn_like(p) for p in parameters]
+    slope = sum((p.grad * d).sum() for p, d in zip(parameters, directions, strict=True))
+    values = []
+    with torch.no_grad():
+        for move in (1e-6, -2e-6):
+            for parameter, direction in zip(parameters, directions, strict=True):
+                parameter += move * direction
+            values.append(loss())
+    torch.testing.assert_close((values[0] - values[1]) / 2e-6, slope, rtol=1e-4, atol=0)
+
+
+def test_it_overfits_sixty_four_images():
+    torch.manual_seed(0)
+    options = {"channels": (8, 16), "groups": 4, "expansion": 2}
+    model = MDEQClassifier(backbone=MDEQ(**options), head_channels=(4, 8), final_channels=32)
+    x, y = torch.randn(64, 3, 8, 8), torch.arange(64) % 10
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        logits, _ = model(x, solver=Anderson(max_evals=5), adjoint=OneStep())
+        F.cross_entropy(logits, y).backward()
+        optimizer.step()
+        if (logits.argmax(1) == y).all():
+            return
+    pytest.fail(f"only {(logits.argmax(1) == y).float().mean():.0%} after 60 steps")
+
+
+def test_a_segmenter_gives_every_pixel_a_class():
+    torch.manual_seed(0)
+    model = MDEQSegmenter(backbone=backbone(num_downsamplings=2), num_classes=5)
+    logits, _ = model(torch.randn(2, 3, 32, 64))
+    assert logits.shape == (2, 5, 32, 64)
