@@ -262,11 +262,11 @@ def test_the_implicit_gradient_agrees_with_finite_differences():
     slope = sum((p.grad * d).sum() for p, d in zip(parameters, directions, strict=True))
     values = []
     with torch.no_grad():
-        for move in (1e-6, -2e-6):
+        for move in (5e-8, -1e-7):  # short, as ReLUs have kinks
             for parameter, direction in zip(parameters, directions, strict=True):
                 parameter += move * direction
             values.append(loss())
-    torch.testing.assert_close((values[0] - values[1]) / 2e-6, slope, rtol=1e-4, atol=0)
+    torch.testing.assert_close((values[0] - values[1]) / 1e-7, slope, rtol=1e-3, atol=0)
 
 
 def test_it_overfits_sixty_four_images():
