@@ -43,7 +43,8 @@ def run(arguments: Sequence[str]) -> int:
         given.out, seed=given.seed, num_epochs=given.num_epochs, num_jobs=given.jobs, display=choose_display()
     )
     report = given.out / "report.html"
-    write_report([RunSummary.read(run) for run in runs], report, title="Why Jacobian regularization works")
+    # The images first: what they show is what the page is about.
+    write_report([RunSummary.read(run) for run in reversed(runs)], report, title="Why Jacobian regularization works")
     _print(rows)
     print("evals: evaluations of f a sample; plain: what plain iteration without Anderson needs, at most 100;")
     print("residual: ‖f(z) - z‖ / ‖f(z)‖; radius: spectral radius of the Jacobian, above 1 plain iteration diverges.")

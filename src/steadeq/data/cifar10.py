@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky 2009) from its official binary files."""
+"""CIFAR-10 (Krizhevsky 2009) from its official files, binary or pickled."""
 
 from __future__ import annotations
 
@@ -8,21 +8,44 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from . import pickles
+from .augmentation import Preparation
 from .dataset import Dataset, Splits
 from .locations import require
 
 FOLDER = "cifar-10-batches-bin"
+PICKLED_FOLDER = "cifar-10-batches-py"
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2023, 0.1994, 0.2010)
+CHECKSUMS = {
+    FOLDER: {
+        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+    },
+    PICKLED_FOLDER: {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+    },
+}
+"""MD5 of the official files of each layout."""
 _RECORD = 1 + 3 * 32 * 32
 
 
-def load(*, num_train: int = 45_000, num_validation: int = 5_000) -> Splits:
+def load(*, num_train: int = 45_000, num_validation: int = 5_000, augment: bool = True) -> Splits:
     """Return CIFAR-10, with some of the training images set apart for validation.
 
     Args:
         num_train: How many of the training images to use, from the first on.
         num_validation: How many of the last training images to validate on.
+        augment: Whether to shift by up to 4 pixels and mirror when training.
 
     Raises:
         InputError: The files are missing or damaged, or have fewer images.
@@ -32,24 +55,26 @@ def load(*, num_train: int = 45_000, num_validation: int = 5_000) -> Splits:
             f"num_train ({num_train}) and num_validation ({num_validation}) must be positive, and at most 50,000 "
             "together."
         )
-    folder = require("cifar10", FOLDER)
-    images, labels = zip(*(read(folder / f"data_batch_{i}.bin") for i in range(1, 6)), strict=True)
-    training = Dataset(inputs=torch.cat(images), targets=torch.cat(labels), prepare=_prepare)
+    folder = require("cifar10", FOLDER, PICKLED_FOLDER)
+    reader, suffix = (read_pickled, "") if folder.name == PICKLED_FOLDER else (read, ".bin")
+    images, labels = zip(*(reader(folder / f"data_batch_{i}{suffix}") for i in range(1, 6)), strict=True)
+    prepare = Preparation(mean=MEAN, std=STD, padding=4 if augment else 0, mirror=augment)
+    training = Dataset(inputs=torch.cat(images), targets=torch.cat(labels), prepare=prepare)
     if num_train + num_validation > len(training):
         raise InputError(
             f"{folder} has {len(training)} training images, fewer than num_train ({num_train}) and num_validation "
             f"({num_validation}) together."
         )
-    test_images, test_labels = read(folder / "test_batch.bin")
+    test_images, test_labels = reader(folder / f"test_batch{suffix}")
     return Splits(
         train=training.subset(0, num_train),
         validation=training.subset(len(training) - num_validation, len(training)),
-        test=Dataset(inputs=test_images, targets=test_labels, prepare=_prepare),
+        test=Dataset(inputs=test_images, targets=test_labels, prepare=prepare),
     )
 
 
 def read(path: Path) -> tuple[Tensor, Tensor]:
-    """Return the (N, 3, 32, 32) uint8 images and the labels of one file.
+    """Return the (N, 3, 32, 32) uint8 images and the labels of one binary file.
 
     Raises:
         InputError: The file is missing, truncated, or not in this format.
@@ -62,26 +87,31 @@ def read(path: Path) -> tuple[Tensor, Tensor]:
         raise InputError(f"{path} is damaged: its size ({len(content)} bytes) is not a multiple of {_RECORD}.")
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(-1, _RECORD)
     labels = records[:, 0].long()
-    if int(labels.max()) > 9:
-        raise InputError(f"{path} is damaged: it has a label of {int(labels.max())}, beyond 9.")
+    _check_labels(labels, path)
     return records[:, 1:].reshape(-1, 3, 32, 32), labels
 
 
-def _prepare(images: Tensor, generator: torch.Generator | None) -> Tensor:
-    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
-    images = (images.float() / 255 - mean) / std
-    return images if generator is None else _crop_and_flip(images, generator)
+def read_pickled(path: Path) -> tuple[Tensor, Tensor]:
+    """Return the (N, 3, 32, 32) uint8 images and the labels of one pickled file, without running what it may ask for.
+
+    Raises:
+        InputError: The file is missing, truncated, not in this format, or asks for more than arrays.
+    """
+    content = pickles.read(path)
+    images, labels = content.get("data"), content.get("labels")
+    if not isinstance(images, Tensor) or images.dim() != 2 or images.shape[1] != _RECORD - 1:
+        raise InputError(f"{path} is damaged: its data is no array of rows of {_RECORD - 1} bytes.")
+    if not isinstance(labels, list) or not all(type(label) is int for label in labels) or len(labels) != len(images):
+        raise InputError(f"{path} is damaged: its labels are no list of {len(images)} integers.")
+    try:
+        targets = torch.tensor(labels)
+    except (RuntimeError, OverflowError):
+        raise InputError(f"{path} is damaged: it has a label beyond 9.") from None
+    _check_labels(targets, path)
+    return images.reshape(-1, 3, 32, 32), targets
 
 
-def _crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Shift each image by up to `padding` pixels, with zeros beyond its border, and mirror half of them."""
-    batch, _, height, width = images.shape
-    padded = torch.nn.functional.pad(images, (padding,) * 4)
-    top, left = torch.randint(2 * padding + 1, (2, batch, 1), generator=generator)
-    columns = torch.arange(width).expand(batch, width)
-    flip = torch.rand(batch, 1, generator=generator) < 0.5
-    columns = torch.where(flip, columns.flip(1), columns) + left
-    rows = torch.arange(height) + top
-    sample = torch.arange(batch)[:, None, None]
-    # Indices around the slice put the channels last.
-    return padded[sample, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+def _check_labels(labels: Tensor, path: Path) -> None:
+    wrong = labels[(labels < 0) | (labels > 9)]
+    if len(wrong):
+        raise InputError(f"{path} is damaged: it has a label of {int(wrong.max())}, beyond 9.")

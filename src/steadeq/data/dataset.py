@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import InputError
+
 
 class AbstractDataset(ABC):
     """What can be made into batches by index."""
@@ -72,3 +74,31 @@ class Splits:
     train: AbstractDataset
     validation: AbstractDataset
     test: AbstractDataset
+
+
+def hold_out(num_samples: int, num_validation: int, *, num_train: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return which samples to train on and which to validate on: a fixed random choice, each part in order.
+
+    Args:
+        num_samples: How many there are.
+        num_validation: How many to set apart.
+        num_train: How many of the others to keep; by default all.
+
+    Raises:
+        InputError: There are not as many.
+
+    Example:
+        >>> train, validation = hold_out(10, 3)
+        >>> len(train), len(validation), sorted([*train.tolist(), *validation.tolist()]) == list(range(10))
+        (7, 3, True)
+    """
+    wanted = 1 if num_train is None else num_train
+    if wanted < 1 or num_validation < 1 or wanted + num_validation > num_samples:
+        kept = "" if num_train is None else f"num_train ({num_train}) and "
+        raise InputError(
+            f"{kept}num_validation ({num_validation}) must be positive, and leave something to train on of "
+            f"{num_samples} training samples."
+        )
+    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(0))
+    apart, rest = order[:num_validation], order[num_validation:]
+    return rest[: len(rest) if num_train is None else num_train].sort().values, apart.sort().values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from . import notation
@@ -50,6 +51,13 @@ def compare(regularized: RunGroup, plain: RunGroup, split: Split) -> str:
     residuals = [group.mean("residual", split) for group in (regularized, plain)]
     if residuals[0] and residuals[1]:
         sentences.append(_factor("The forward residual after these evaluations", residuals[0] / residuals[1]))
+    radii = [group.mean("spectral_radius", split) for group in (regularized, plain)]
+    if radii[0] is not None and radii[1] is not None:
+        sentences.append(
+            f"The spectral radius of the Jacobian is {notation.number(radii[0], 2)} against "
+            f"{notation.number(radii[1], 2)}: plain iteration {_pace(radii[0])} with regularization, and "
+            f"{_pace(radii[1])} without."
+        )
     if not all(run.is_finished for group in (regularized, plain) for run in group.runs):
         sentences.append("Some of these runs are not finished, so the comparison is preliminary.")
     return " ".join(sentence for sentence in sentences if sentence)
@@ -78,6 +86,15 @@ def _verdict(regularized: RunGroup, plain: RunGroup, split: Split) -> str:
     else:
         doubt = ""
     return f"On the task, the regularized model is {quality}: the {metric} is {size}{doubt}."
+
+
+def _pace(radius: float) -> str:
+    """Return what plain fixed-point iteration does near an equilibrium of some spectral radius."""
+    if radius >= 1:
+        return "diverges"
+    if radius < 1e-6:
+        return "arrives at once"
+    return f"gains a digit every {notation.number(max(math.log(10) / -math.log(radius), 1), 2)} evaluations"
 
 
 def _factor(subject: str, ratio: float) -> str:
