@@ -277,7 +277,7 @@ def test_a_closed_loop_records_the_weight_that_was_applied(tmp_path):
         forward={"max_evals": 3},
     )
     _, recorder = record(config, tmp_path / "run")
-    regularizer = config.jacobian.build(12, config.loop.seed)
+    regularizer = config.jacobian.build(12, 4, config.loop.seed)
     applied = []
     for step, values in enumerate(recorder.values):
         applied.append(regularizer.gamma(step))
@@ -334,7 +334,7 @@ def test_random_budgets_stay_in_their_range_reach_its_ends_and_repeat(tmp_path):
 def test_budgets_can_be_random_on_penalized_steps_only(tmp_path):
     jitter = {"max_evals": 5, "jitter": (1, 2), "jitter_when": "penalized"}
     config = tiny_config(forward=jitter, jacobian={"probability": 0.5, "stop_step": 20}, loop={"num_steps": 40})
-    regularizer = config.jacobian.build(40, 0)
+    regularizer = config.jacobian.build(40, 4, 0)
     expected = [regularizer.tau(step) and step < 20 for step in range(40)]
     assert any(expected)
     assert [budget > 5 for budget in budgets(config, tmp_path / "a")] == expected

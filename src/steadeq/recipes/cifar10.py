@@ -31,10 +31,12 @@ class Cifar10Data(AbstractDataConfig):
     """Training images to use, from the first on."""
     num_validation: int = 5_000
     """Training images set apart for validation, from the last on."""
+    augment: bool = True
+    """Whether training images are shifted and mirrored at random."""
 
     def load(self) -> data.Splits:
         """Return the data."""
-        return data.cifar10.load(num_train=self.num_train, num_validation=self.num_validation)
+        return data.cifar10.load(num_train=self.num_train, num_validation=self.num_validation, augment=self.augment)
 
 
 @recipe("cifar10-conv-cpu", scale="cpu")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..models import MDEQClassifier, create
+from ..models import MDEQClassifier
+from ..models.mdeq.presets import CLASSIFIERS, build_classifier
 from ..train import (
     AbstractModelConfig,
     BackwardConfig,
@@ -14,6 +15,7 @@ from ..train import (
     LoopConfig,
     OptimizerConfig,
     TrainConfig,
+    WarmupConfig,
 )
 from ..train.checks import check_at_least, check_fraction
 from .cifar10 import Cifar10Data
@@ -55,9 +57,15 @@ class MDEQModel(AbstractModelConfig):
 
     def build(self) -> MDEQClassifier:
         """Return the network."""
-        model = create("mdeq/cifar10", **vars(self))
-        assert isinstance(model, MDEQClassifier)
-        return model
+        return build_classifier(**vars(self))
+
+
+def preset(name: str) -> MDEQModel:
+    """Return the config of a published model."""
+    return MDEQModel(**CLASSIFIERS[name])
+
+
+# On a laptop
 
 
 @recipe("cifar10-mdeq-cpu", scale="cpu")
@@ -65,31 +73,133 @@ def cifar10_mdeq_cpu() -> TrainConfig:
     """A part of CIFAR-10 with two small scales, without regularization, at a generous budget."""
     return TrainConfig(
         recipe="cifar10-mdeq-cpu",
-        model=MDEQModel(channels=(16, 32), head_channels=(4, 8), final_channels=64, expansion=2, groups=4),
+        model=preset("cifar10-cpu"),
         data=Cifar10Data(num_train=8_000, num_validation=2_000),
         optimizer=OptimizerConfig(method="adam", learning_rate=3e-3, schedule="cosine"),
         forward=ForwardConfig(solver="anderson", max_evals=12, tol=1e-3),
         backward=BackwardConfig(solver="gmres", max_evals=12, tol=1e-4),
         jacobian=JacobianConfig(weight=0.0, probability=0.3),
         loop=LoopConfig(num_epochs=5, batch_size=64),
-        log=LogConfig(eval_every=125, spectrum_samples=8),
-    )
-
-
-@recipe("cifar10-mdeq-cpu-small-budget", scale="cpu")
-def cifar10_mdeq_cpu_small_budget() -> TrainConfig:
-    """The same at half the budget, still without regularization."""
-    base = cifar10_mdeq_cpu()
-    return replace(
-        base,
-        recipe="cifar10-mdeq-cpu-small-budget",
-        forward=replace(base.forward, max_evals=6),
-        backward=replace(base.backward, max_evals=6),
+        log=LogConfig(spectrum_samples=8),
     )
 
 
 @recipe("cifar10-mdeq-cpu-jr", scale="cpu")
 def cifar10_mdeq_cpu_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
-    base = cifar10_mdeq_cpu_small_budget()
+    base = _with_budget(cifar10_mdeq_cpu(), 6)
     return replace(base, recipe="cifar10-mdeq-cpu-jr", jacobian=replace(base.jacobian, weight=1.0))
+
+
+@recipe("cifar10-mdeq-cpu-long", scale="cpu")
+def cifar10_mdeq_cpu_long() -> TrainConfig:
+    """All of CIFAR-10 with wider scales, without regularization, for some hours."""
+    return replace(
+        cifar10_mdeq_cpu(),
+        recipe="cifar10-mdeq-cpu-long",
+        model=replace(preset("cifar10-cpu"), channels=(24, 48), head_channels=(8, 16), final_channels=128),
+        data=Cifar10Data(),
+        loop=LoopConfig(num_epochs=6, batch_size=100),
+        log=LogConfig(every=10, spectrum_samples=8, checkpoint_every=50),
+    )
+
+
+@recipe("cifar10-mdeq-cpu-long-jr", scale="cpu")
+def cifar10_mdeq_cpu_long_jr() -> TrainConfig:
+    """The same at half the budget, with Jacobian regularization."""
+    base = _with_budget(cifar10_mdeq_cpu_long(), 6)
+    return replace(base, recipe="cifar10-mdeq-cpu-long-jr", jacobian=replace(base.jacobian, weight=1.0))
+
+
+# At the scale of the paper
+
+
+@recipe("cifar10-mdeq-tiny", scale="paper")
+def cifar10_mdeq_tiny() -> TrainConfig:
+    """Tiny MDEQ on CIFAR-10 with the hyper-parameters of the official code."""
+    return replace(
+        cifar10_mdeq(),
+        recipe="cifar10-mdeq-tiny",
+        model=preset("cifar10-tiny"),
+        data=Cifar10Data(augment=False),
+        optimizer=_official_adam(weight_decay=2.5e-6),
+        warmup=WarmupConfig(num_steps=3_000, depth=10),
+        loop=LoopConfig(num_epochs=50, batch_size=128),
+    )
+
+
+@recipe("cifar10-mdeq-tiny-jr", scale="paper")
+def cifar10_mdeq_tiny_jr() -> TrainConfig:
+    """The same at half the budget, with Jacobian regularization as in the official code for the large model."""
+    return replace(_with_official_penalty(cifar10_mdeq_tiny()), recipe="cifar10-mdeq-tiny-jr")
+
+
+@recipe("cifar10-mdeq", scale="paper")
+def cifar10_mdeq() -> TrainConfig:
+    """MDEQ on CIFAR-10 with the hyper-parameters of the official code, without regularization."""
+    return TrainConfig(
+        recipe="cifar10-mdeq",
+        model=preset("cifar10"),
+        data=Cifar10Data(),
+        optimizer=_official_adam(),
+        forward=ForwardConfig(solver="broyden", max_evals=18, tol=1e-3, memory=18),
+        backward=BackwardConfig(solver="broyden", max_evals=20, tol=1e-3),
+        warmup=WarmupConfig(num_steps=20_000, depth=10),
+        loop=LoopConfig(num_epochs=220, batch_size=128),
+        log=LogConfig(every=50, checkpoint_every=1_000),
+    )
+
+
+@recipe("cifar10-mdeq-jr", scale="paper")
+def cifar10_mdeq_jr() -> TrainConfig:
+    """MDEQ on CIFAR-10 with Jacobian regularization and the hyper-parameters of the official code."""
+    base = _with_official_penalty(cifar10_mdeq())
+    return replace(
+        base,
+        recipe="cifar10-mdeq-jr",
+        model=preset("cifar10-jr"),
+        warmup=WarmupConfig(num_steps=16_000, depth=8),
+        loop=replace(base.loop, batch_size=96),
+    )
+
+
+@recipe("cifar10-mdeq-jr-paper", scale="paper")
+def cifar10_mdeq_jr_paper() -> TrainConfig:
+    """MDEQ on CIFAR-10 with Jacobian regularization and the hyper-parameters that the paper prints."""
+    return TrainConfig(
+        recipe="cifar10-mdeq-jr-paper",
+        model=replace(preset("cifar10-jr"), dropout=0.25),
+        data=Cifar10Data(),
+        optimizer=OptimizerConfig(method="adam", learning_rate=1e-3, schedule="cosine"),
+        forward=ForwardConfig(solver="broyden", max_evals=7, eval_max_evals=6, tol=1e-3, memory=7),
+        backward=BackwardConfig(solver="broyden", max_evals=8, tol=1e-4),
+        jacobian=JacobianConfig(weight=0.5, probability=0.05, probe="gaussian"),
+        loop=LoopConfig(num_epochs=200, batch_size=96),
+        log=LogConfig(every=50, checkpoint_every=1_000),
+    )
+
+
+def _with_budget(config: TrainConfig, max_evals: int) -> TrainConfig:
+    return replace(
+        config,
+        forward=replace(config.forward, max_evals=max_evals),
+        backward=replace(config.backward, max_evals=max_evals),
+    )
+
+
+def _official_adam(weight_decay: float = 0.0) -> OptimizerConfig:
+    return OptimizerConfig(
+        method="adam", learning_rate=1e-3, schedule="cosine", min_learning_rate=1e-6, weight_decay=weight_decay
+    )
+
+
+def _with_official_penalty(config: TrainConfig) -> TrainConfig:
+    """Return a config with the penalty of the official run on CIFAR-10: weak, rare, and stopped at epoch 90 of 220."""
+    return replace(
+        config,
+        forward=replace(config.forward, max_evals=8, memory=8, jitter=(-2, 1), jitter_when="penalized"),
+        backward=replace(config.backward, max_evals=7),
+        jacobian=JacobianConfig(
+            weight=0.4, probability=0.02, num_probes=2, probe="gaussian", stop_epoch=90 * config.loop.num_epochs // 220
+        ),
+    )

@@ -176,7 +176,9 @@ class BackwardConfig:
         if self.adjoint == "implicit":
             if self.solver == "gmres":
                 return Implicit(GMRES(max_evals=self.max_evals, tol=self.tol, memory=self.max_evals))
-            method = {"broyden": Broyden, "anderson": Anderson, "picard": Picard}[self.solver]
+            if self.solver == "broyden":
+                return Implicit(Broyden(max_evals=self.max_evals, tol=self.tol, memory=self.max_evals))
+            method = {"anderson": Anderson, "picard": Picard}[self.solver]
             return Implicit(method(max_evals=self.max_evals, tol=self.tol))
         if self.adjoint == "phantom":
             return Phantom(num_steps=self.num_steps, damping=self.damping)
@@ -207,6 +209,8 @@ class JacobianConfig:
     """linear and increments: step from which they are counted."""
     stop_step: int | None = None
     """First step without a penalty."""
+    stop_epoch: int | None = None
+    """First epoch without a penalty, counted from 0."""
     target: float = 1e-2
     """closed-loop: value to hold."""
     measure: Literal["residual"] = "residual"
@@ -223,10 +227,14 @@ class JacobianConfig:
         check_positive("jacobian", self, "target")
         if not 0 <= self.probability <= 1:
             raise InputError(f"jacobian.probability is {self.probability}; it must be in [0, 1].")
-        if self.schedule == "closed-loop" and self.stop_step is not None:
-            raise InputError("jacobian.stop_step cannot be combined with the closed-loop schedule.")
+        if self.stop_epoch is not None:
+            check_at_least("jacobian", self, 0, "stop_epoch")
+            if self.stop_step is not None:
+                raise InputError("jacobian.stop_step and jacobian.stop_epoch say the same; give one of them.")
+        if self.schedule == "closed-loop" and (self.stop_step is not None or self.stop_epoch is not None):
+            raise InputError("jacobian.stop_step and stop_epoch cannot be combined with the closed-loop schedule.")
 
-    def build(self, num_steps: int, seed: int) -> JacobianRegularizer:
+    def build(self, num_steps: int, steps_per_epoch: int, seed: int) -> JacobianRegularizer:
         """Return the regularizer of a run of so many steps."""
         schedule: AbstractSchedule | ClosedLoop = Constant()
         if self.schedule == "closed-loop":
@@ -235,8 +243,9 @@ class JacobianConfig:
             schedule = Linear(end=self.end, num_steps=max(num_steps - self.begin, 1), begin=self.begin)
         elif self.schedule == "increments":
             schedule = Increments(increment=self.increment, every=self.every, begin=self.begin)
-        if self.stop_step is not None and isinstance(schedule, AbstractSchedule):
-            schedule = StopAfter(step=self.stop_step, schedule=schedule)
+        stop = self.stop_step if self.stop_epoch is None else self.stop_epoch * steps_per_epoch
+        if stop is not None and isinstance(schedule, AbstractSchedule):
+            schedule = StopAfter(step=stop, schedule=schedule)
         return JacobianRegularizer(
             self.weight,
             probability=self.probability,

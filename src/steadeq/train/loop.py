@@ -81,7 +81,7 @@ class Trainer:
         self.task = config.data.task
         self.objective = process.wrap(Objective(self.model, self.task, precision=precision))
         self.optimizer = build_optimizer(config.optimizer, self.model.parameters())
-        self.regularizer = config.jacobian.build(self.num_steps, loop.seed)
+        self.regularizer = config.jacobian.build(self.num_steps, self.order.steps_per_epoch, loop.seed)
         self.warmup_regularizer = JacobianRegularizer(config.warmup.jacobian_weight, seed=loop.seed)
         self.adjoint = config.backward.build()
         self.interruption = Interruption()
