@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as Bar
 
 from ..data import search_path
-from ..data.catalogue import CATALOGUE
+from ..data.catalogue import CATALOGUE, Entry
+from ..data.download import Progress
+from ..data.locations import download_folder
 from ..errors import InputError, suggestion
 from .arguments import parse
 from .table import print_table
@@ -21,29 +28,83 @@ class Arguments:
 
     name: Annotated[str | None, tyro.conf.Positional] = None
     """A dataset; without one, all are listed."""
+    download: bool = False
+    """Fetch it from its official source; what a broken transfer left is used."""
+    to: Path | None = None
+    """Folder to download into; by default $STEADEQ_DATA or the user's cache."""
+    verify: bool = False
+    """Compare the files with their published checksums."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Say what data there is, where it is looked for, and how to get it."""
+    """Say what data there is, where it is looked for, and how to get it; or get it."""
     given = parse(
         Arguments,
         arguments,
         command="data",
         summary="What data is there, where it is looked for, and how to get it.",
     )
-    folders = ", ".join(map(str, search_path()))
-    if given.name is None:
-        rows = [[entry.name, entry.state(), entry.summary] for entry in CATALOGUE.values()]
-        print_table(["data", "where", "what it is"], rows)
-        print(f"Looked for in {folders} ($STEADEQ_DATA, ./data, the user's cache).")
-        return 0
-    if given.name not in CATALOGUE:
+    if given.name is not None and given.name not in CATALOGUE:
         raise InputError(f"There is no dataset {given.name!r}.{suggestion(given.name, CATALOGUE)}")
-    entry = CATALOGUE[given.name]
+    if given.name is None and (given.download or given.verify):
+        raise InputError(f"--{'download' if given.download else 'verify'} needs the name of a dataset.")
+    if given.to is not None and not given.download:
+        raise InputError("--to says where to download to, and needs --download.")
+    if given.name is None:
+        _list()
+    elif given.download:
+        _download(CATALOGUE[given.name], given.to)
+    elif given.verify:
+        print(f"All files in {CATALOGUE[given.name].verify()} have their published checksums.")
+    else:
+        _describe(CATALOGUE[given.name])
+    return 0
+
+
+def _list() -> None:
+    rows = [[entry.name, entry.state(), entry.summary] for entry in CATALOGUE.values()]
+    print_table(["data", "where", "what it is"], rows)
+    print(f"Looked for in {_folders()} ($STEADEQ_DATA, ./data, the user's cache).")
+
+
+def _describe(entry: Entry) -> None:
     print(f"{entry.name}: {entry.summary}")
     print(f"terms: {entry.terms}")
     print(f"where: {entry.state()}")
     if entry.layouts:
-        print(f"looked for: {' or '.join(entry.layouts)} in {folders}")
+        others = "".join(f", and {path}" for path in entry.elsewhere)
+        print(f"looked for: {' or '.join(entry.layouts)} in {_folders()}{others}")
         print(f"to get it: {entry.source}")
-    return 0
+
+
+def _download(entry: Entry, to: Path | None) -> None:
+    folder = download_folder() if to is None else to
+    with _progress() as progress:
+        place = entry.download(folder, progress)
+    print(f"{entry.name} is in {place}, and all files have their published checksums.")
+    print(f"terms: {entry.terms}")
+    if folder.resolve() not in [path.resolve() for path in search_path()]:
+        print(f"Set STEADEQ_DATA to {folder.resolve()} to use it.")
+
+
+def _folders() -> str:
+    return ", ".join(map(str, search_path()))
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    """Show transfers: bars in a terminal, and one line each elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    tasks = {}
+    with Bar(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name)
+                if not console.is_terminal:
+                    size = "" if total is None else f" ({total / 1e6:.1f} MB)"
+                    console.print(f"Fetching {name}{size}.", highlight=False, soft_wrap=True)
+            bar.update(tasks[name], completed=done, total=total)
+
+        yield show

@@ -1,7 +1,30 @@
 """Data: what is part of the package, and readers of official layouts."""
 
-from . import cifar10, digits, synthetic
+from . import cifar10, cityscapes, digits, fashion_mnist, imagenet, imagenette64, synthetic
 from .dataset import AbstractDataset, Dataset, Splits
+from .image_folder import ImageFolder
+from .images import ImageTransform
 from .locations import find, require, search_path
+from .segmentation import SegmentationPairs, SegmentationTransform
+from .workers import Workers
 
-__all__ = ["AbstractDataset", "Dataset", "Splits", "cifar10", "digits", "find", "require", "search_path", "synthetic"]
+__all__ = [
+    "AbstractDataset",
+    "Dataset",
+    "ImageFolder",
+    "ImageTransform",
+    "SegmentationPairs",
+    "SegmentationTransform",
+    "Splits",
+    "Workers",
+    "cifar10",
+    "cityscapes",
+    "digits",
+    "fashion_mnist",
+    "find",
+    "imagenet",
+    "imagenette64",
+    "require",
+    "search_path",
+    "synthetic",
+]

@@ -87,7 +87,7 @@ def read(path: Path) -> tuple[Tensor, Tensor]:
         raise InputError(f"{path} is damaged: its size ({len(content)} bytes) is not a multiple of {_RECORD}.")
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(-1, _RECORD)
     labels = records[:, 0].long()
-    _check_labels(labels, path)
+    _check_largest(int(labels.max()), path)
     return records[:, 1:].reshape(-1, 3, 32, 32), labels
 
 
@@ -103,15 +103,12 @@ def read_pickled(path: Path) -> tuple[Tensor, Tensor]:
         raise InputError(f"{path} is damaged: its data is no array of rows of {_RECORD - 1} bytes.")
     if not isinstance(labels, list) or not all(type(label) is int for label in labels) or len(labels) != len(images):
         raise InputError(f"{path} is damaged: its labels are no list of {len(images)} integers.")
-    try:
-        targets = torch.tensor(labels)
-    except (RuntimeError, OverflowError):
-        raise InputError(f"{path} is damaged: it has a label beyond 9.") from None
-    _check_labels(targets, path)
-    return images.reshape(-1, 3, 32, 32), targets
+    _check_largest(max(labels), path)
+    if min(labels) < 0:
+        raise InputError(f"{path} is damaged: it has a label of {min(labels)}, below 0.")
+    return images.reshape(-1, 3, 32, 32), torch.tensor(labels)
 
 
-def _check_labels(labels: Tensor, path: Path) -> None:
-    wrong = labels[(labels < 0) | (labels > 9)]
-    if len(wrong):
-        raise InputError(f"{path} is damaged: it has a label of {int(wrong.max())}, beyond 9.")
+def _check_largest(label: int, path: Path) -> None:
+    if label > 9:
+        raise InputError(f"{path} is damaged: it has a label of {label}, beyond 9.")

@@ -94,10 +94,9 @@ def hold_out(num_samples: int, num_validation: int, *, num_train: int | None = N
     """
     wanted = 1 if num_train is None else num_train
     if wanted < 1 or num_validation < 1 or wanted + num_validation > num_samples:
-        kept = "" if num_train is None else f"num_train ({num_train}) and "
+        kept = "something to train on" if num_train is None else f"num_train ({num_train}) to train on"
         raise InputError(
-            f"{kept}num_validation ({num_validation}) must be positive, and leave something to train on of "
-            f"{num_samples} training samples."
+            f"num_validation ({num_validation}) must be positive, and leave {kept}, of {num_samples} training samples."
         )
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(0))
     apart, rest = order[:num_validation], order[num_validation:]

@@ -24,7 +24,7 @@ def load(*, num_train: int | None = None, num_validation: int = 1_000, augment: 
     that are set apart.
 
     Args:
-        num_train: How many of the other training images to use, in a fixed random order; by default all.
+        num_train: How many of the other training images to use, a fixed random choice; by default all.
         num_validation: How many training images to set apart.
         augment: Whether to shift by up to 8 pixels and mirror when training.
 

@@ -33,7 +33,8 @@ def read(path: Path) -> dict[str, Any]:
     except _RefusedError as error:
         raise InputError(f"{path} is refused: {error}") from None
     except Exception as error:  # Damaged pickles raise nearly everything: the documentation of pickle names no limit.
-        raise InputError(f"{path} is damaged: {error or type(error).__name__}.") from error
+        reason = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+        raise InputError(f"{path} is damaged: {reason}.") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} is damaged: it holds no dictionary.")
     return {

@@ -46,9 +46,7 @@ class SegmentationTransform:
         if not 0 < self.scale[0] <= self.scale[1]:
             raise InputError(f"scale {self.scale} must be positive and in order.")
 
-    def __call__(
-        self, image: Image.Image, labels: Image.Image, seed: int | None
-    ) -> tuple[Image.Image, Image.Image]:
+    def __call__(self, image: Image.Image, labels: Image.Image, seed: int | None) -> tuple[Image.Image, Image.Image]:
         """Return the pair that a network sees."""
         if seed is not None:
             return self._random(image, labels, random.Random(seed))
@@ -56,19 +54,17 @@ class SegmentationTransform:
             return image, labels
         return _resize(image, labels, self.evaluation_size, (0, 0, *image.size))
 
-    def _random(
-        self, image: Image.Image, labels: Image.Image, rng: random.Random
-    ) -> tuple[Image.Image, Image.Image]:
+    def _random(self, image: Image.Image, labels: Image.Image, rng: random.Random) -> tuple[Image.Image, Image.Image]:
         from PIL import Image
 
         scale = rng.uniform(*self.scale)
         # Only the part that is cut out is resized: at twice the size, an image of Cityscapes has 8 million pixels.
         (height, top, bottom), (width, left, right) = (
-            _span(length, wanted, scale, rng)
-            for length, wanted in zip(reversed(image.size), self.crop, strict=True)
+            _span(length, wanted, scale, rng) for length, wanted in zip(reversed(image.size), self.crop, strict=True)
         )
         pair = _resize(image, labels, (height, width), (left, top, right, bottom))
-        canvases = (Image.new("RGB", self.crop[::-1]), Image.new("L", self.crop[::-1], IGNORED))
+        whole = (self.crop[1], self.crop[0])
+        canvases = (Image.new("RGB", whole), Image.new("L", whole, IGNORED))
         is_mirrored = rng.random() < 0.5 and self.mirror
         for canvas, part in zip(canvases, pair, strict=True):
             canvas.paste(part, (0, 0))
@@ -186,8 +182,9 @@ def _resize(
 ) -> tuple[Image.Image, Image.Image]:
     from PIL.Image import Resampling
 
+    height, width = size
     # Labels are names, of which there are no means.
     return (
-        image.resize(size[::-1], Resampling.BILINEAR, box=box),
-        labels.resize(size[::-1], Resampling.NEAREST, box=box),
+        image.resize((width, height), Resampling.BILINEAR, box=box),
+        labels.resize((width, height), Resampling.NEAREST, box=box),
     )

@@ -20,6 +20,11 @@ class Verdict:
     evidence: str
     """The numbers."""
 
+    @classmethod
+    def of(cls, claim: str, holds: bool, evidence: str) -> Verdict:
+        """Return the verdict on a claim that was tested."""
+        return cls(claim=claim, outcome="holds" if holds else "does not hold", evidence=evidence)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Artefact:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ from ..solvers import Anderson, Picard
 from ..train import Run, TrainConfig
 from ..train.loading import load_model
 from .artefact import Artefact, Verdict
+from .results import spread, write_rows
 
 GAMMAS = (0.0, 1.0, 2.0, 4.0)
 SEEDS = (0, 1, 2)
@@ -61,10 +60,7 @@ def produce(runs: Mapping[str, Run], folder: Path) -> list[Verdict]:
     figure = synthetic_figure(first, data.synthetic.target, data=validation.everything())
     save_png(figure, folder / "surfaces.png", dpi=90)
     save_png(gamma_figure(models, validation.everything()[0]), folder / "evaluations.png", dpi=110)
-    with (folder / "runs.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(folder / "runs.csv", rows)
     summary = summarize(rows)
     verdicts = judge(summary)
     content = {"noise_floor": data.synthetic.NOISE**2, "gammas": summary, "verdicts": [vars(v) for v in verdicts]}
@@ -106,16 +102,7 @@ def _slopes(model: ToyDEQ, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def summarize(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
     """Return mean and standard deviation over seeds, for each gamma."""
-    summary = []
-    for gamma in GAMMAS:
-        mine = [row for row in rows if row["gamma"] == gamma]
-        entry: dict[str, float] = {"gamma": gamma, "num_seeds": len(mine)}
-        for name in _MEASURES:
-            values = [row[name] for row in mine]
-            entry[name] = mean(values)
-            entry[f"{name}_std"] = stdev(values) if len(values) > 1 else 0.0
-        summary.append(entry)
-    return summary
+    return [{"gamma": gamma, **spread([r for r in rows if r["gamma"] == gamma], _MEASURES)} for gamma in GAMMAS]
 
 
 def judge(summary: list[dict[str, float]]) -> list[Verdict]:
@@ -123,9 +110,6 @@ def judge(summary: list[dict[str, float]]) -> list[Verdict]:
     floor = data.synthetic.NOISE**2
     # The variance of the target over the inputs, which a constant would leave.
     scale = float(data.synthetic.target(torch.linspace(-1, 1, 1001) * data.synthetic.RADIUS).var())
-
-    def verdict(claim: str, holds: bool, evidence: str) -> Verdict:
-        return Verdict(claim=claim, outcome="holds" if holds else "does not hold", evidence=evidence)
 
     def listed(name: str, digits: str) -> str:
         cells = (f"{entry[name]:{digits}} ± {entry[f'{name}_std']:{digits}}" for entry in summary)
@@ -137,22 +121,22 @@ def judge(summary: list[dict[str, float]]) -> list[Verdict]:
 
     worst = max(entry["mse"] for entry in summary)
     return [
-        verdict(
+        Verdict.of(
             "every gamma fits the target (unexplained variance, noise aside, below 1%)",
             (worst - floor) / scale < 0.01,
             f"validation MSE, {listed('mse', '.4f')}; noise floor {floor:g}, variance of the target {scale:.2f}",
         ),
-        verdict(
+        Verdict.of(
             "a larger gamma gives a flatter surface at the equilibrium",
             falls("slope"),
             f"mean |df/dz|, {listed('slope', '.3f')}",
         ),
-        verdict(
+        Verdict.of(
             "a larger gamma needs fewer evaluations of plain iteration",
             falls("picard_evals"),
             listed("picard_evals", ".1f"),
         ),
-        verdict(
+        Verdict.of(
             "a larger gamma needs fewer evaluations of Anderson",
             falls("anderson_evals"),
             listed("anderson_evals", ".2f"),

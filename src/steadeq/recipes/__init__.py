@@ -1,6 +1,6 @@
 """Recipes: functions that return a complete config, by the name under which they are trained."""
 
-from . import cifar10, digits, mdeq, synthetic
+from . import cifar10, digits, fashion_mnist, imagenet, mdeq, resnet, synthetic
 from .registry import Recipe, get, names
 
-__all__ = ["Recipe", "cifar10", "digits", "get", "mdeq", "names", "synthetic"]
+__all__ = ["Recipe", "cifar10", "digits", "fashion_mnist", "get", "imagenet", "mdeq", "names", "resnet", "synthetic"]

@@ -87,7 +87,7 @@ def cifar10_mdeq_cpu() -> TrainConfig:
 @recipe("cifar10-mdeq-cpu-jr", scale="cpu")
 def cifar10_mdeq_cpu_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
-    base = _with_budget(cifar10_mdeq_cpu(), 6)
+    base = with_budget(cifar10_mdeq_cpu(), 6)
     return replace(base, recipe="cifar10-mdeq-cpu-jr", jacobian=replace(base.jacobian, weight=1.0))
 
 
@@ -107,7 +107,7 @@ def cifar10_mdeq_cpu_long() -> TrainConfig:
 @recipe("cifar10-mdeq-cpu-long-jr", scale="cpu")
 def cifar10_mdeq_cpu_long_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
-    base = _with_budget(cifar10_mdeq_cpu_long(), 6)
+    base = with_budget(cifar10_mdeq_cpu_long(), 6)
     return replace(base, recipe="cifar10-mdeq-cpu-long-jr", jacobian=replace(base.jacobian, weight=1.0))
 
 
@@ -179,7 +179,8 @@ def cifar10_mdeq_jr_paper() -> TrainConfig:
     )
 
 
-def _with_budget(config: TrainConfig, max_evals: int) -> TrainConfig:
+def with_budget(config: TrainConfig, max_evals: int) -> TrainConfig:
+    """Return a config with another budget of evaluations, forward and backward."""
     return replace(
         config,
         forward=replace(config.forward, max_evals=max_evals),

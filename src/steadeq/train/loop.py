@@ -82,7 +82,13 @@ class Trainer:
         self.objective = process.wrap(Objective(self.model, self.task, precision=precision))
         self.optimizer = build_optimizer(config.optimizer, self.model.parameters())
         self.regularizer = config.jacobian.build(self.num_steps, self.order.steps_per_epoch, loop.seed)
-        self.warmup_regularizer = JacobianRegularizer(config.warmup.jacobian_weight, seed=loop.seed)
+        self.warmup_regularizer = JacobianRegularizer(
+            config.warmup.jacobian_weight,
+            probability=config.jacobian.probability,
+            num_probes=config.jacobian.num_probes,
+            probe=config.jacobian.probe,
+            seed=loop.seed,
+        )
         self.adjoint = config.backward.build()
         self.interruption = Interruption()
         self.evaluator = Evaluator(
@@ -136,6 +142,15 @@ class Trainer:
         checkpoint = self._checkpoints.load_latest()
         if checkpoint is None:
             return False
+        try:
+            self._restore(checkpoint)
+        except KeyError as error:
+            raise InputError(
+                f"The checkpoints in {self.run.path} were made by another version: they lack {error}."
+            ) from error
+        return True
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
         load_weights(self.model, checkpoint.weights)
         state = checkpoint.state
         if (self.average is None) != (checkpoint.average is None) or state["method"] != self.config.optimizer.method:
@@ -149,7 +164,6 @@ class Trainer:
         self.num_bad, self.num_bad_in_row = state["num_bad"], state["num_bad_in_row"]
         self.evaluation = state["evaluation"]
         self._saved_at = self.step
-        return True
 
     def train(self) -> dict[str, float]:
         """Train to the last step and return the last evaluation.

@@ -1,0 +1,32 @@
+"""Numbers of several runs, as files and as means with their spread."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows with the same columns as CSV."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def spread(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> dict[str, float]:
+    """Return the number of rows (one for each seed), and mean and standard deviation of each measure.
+
+    Example:
+        >>> spread([{"a": 1.0}, {"a": 3.0}], ["a"])
+        {'num_seeds': 2, 'a': 2.0, 'a_std': 1.4142135623730951}
+    """
+    found: dict[str, float] = {"num_seeds": len(rows)}
+    for measure in measures:
+        values = [row[measure] for row in rows]
+        found[measure] = mean(values)
+        found[f"{measure}_std"] = stdev(values) if len(values) > 1 else 0.0
+    return found
