@@ -16,7 +16,7 @@ from PIL import Image
 import steadeq
 from steadeq.data import ImageFolder, ImageTransform, Workers, imagenet, imagenette64
 from steadeq.data.images import MEAN, STD, CorruptImageError, decode_rgb
-from steadeq.errors import InputError, RunError
+from steadeq.errors import InputError
 
 SMALL = ImageTransform(size=8, resize=8)
 
@@ -65,7 +65,7 @@ def test_trees_without_what_is_needed_are_refused_in_one_sentence(tmp_path):
         ImageFolder(tmp_path)
     for name in "abcdefgh":
         (tmp_path / name).mkdir()
-    with pytest.raises(InputError, match="no images .* in its 8 folders"):
+    with pytest.raises(InputError, match=r"no images .* in its 8 folders"):
         ImageFolder(tmp_path)
     noise(0).save(tmp_path / "d" / "0.png")
     with pytest.raises(InputError, match=r"classes without images: a, b, c, e, f and 2 more\.$"):
@@ -149,7 +149,8 @@ def test_images_of_all_modes_become_color_images(mode, tmp_path):
 def test_a_palette_with_transparency_is_read_without_a_warning(tmp_path):
     image = noise(3).quantize(8)
     image.save(tmp_path / "image.png", transparency=bytes(range(8)))
-    assert Image.open(tmp_path / "image.png").info["transparency"]
+    with Image.open(tmp_path / "image.png") as written:
+        assert written.info["transparency"]
     assert decode_rgb(tmp_path / "image.png").tobytes() == image.convert("RGB").tobytes()
 
 
@@ -197,7 +198,7 @@ def test_replacements_come_from_the_same_part(damaged):
     assert y.tolist() == [0, 0, 1, 0]
     assert torch.equal(x[0], x[1])
     assert torch.equal(x[3], x[1])
-    with pytest.raises(InputError, match="No image of the class a in .* can be decoded"):
+    with pytest.raises(InputError, match=r"No image of the class a in .* can be decoded"):
         whole.subset(torch.tensor([1, 2, 7])).batch(torch.arange(3))
 
 
@@ -281,13 +282,17 @@ def test_processes_end_with_the_one_that_started_them(damaged, tmp_path):
     pids = [int(word) for word in result.stdout.splitlines()[-1].removeprefix("workers:").split()]
     assert len(pids) == 2
     deadline = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids) and time.monotonic() < deadline:
-        # One that has ended and that nobody has waited for has no command line any more.
-        if not any(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids if Path(f"/proc/{pid}").exists()):
-            break
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    else:
-        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not any(map(is_running, pids))
+
+
+def is_running(pid: int) -> bool:
+    # A process that has ended and that nobody has waited for has no command line any more.
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 @pytest.mark.slow
@@ -315,7 +320,6 @@ def test_workers_without_processes_are_this_process():
         workers.map(fail, [7])
     workers.close()
     assert pickle.loads(pickle.dumps(workers)).num_workers == 0
-    assert issubclass(RunError, RuntimeError)
 
 
 # ImageNet and Imagenette
@@ -333,7 +337,9 @@ def test_imagenet_reports_on_its_validation_images(home):
     splits = imagenet.load(num_validation=4, size=8, resize=10, interpolation="bicubic")
     assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [8, 4, 5]
     assert splits.test.root == home / "imagenet/val"
-    assert set(splits.train.names) | set(splits.validation.names) == {f"n0{c}/00{i}.JPEG" for c in (1, 2) for i in range(6)}
+    assert set(splits.train.names) | set(splits.validation.names) == {
+        f"n0{c}/00{i}.JPEG" for c in (1, 2) for i in range(6)
+    }
     assert splits.train.workers is splits.validation.workers is splits.test.workers
     x, y = splits.train.batch(torch.arange(8), torch.Generator().manual_seed(0))
     assert (x.shape, x.dtype, y.dtype) == ((8, 3, 8, 8), torch.float32, torch.int64)
@@ -345,11 +351,12 @@ def test_imagenet_with_other_classes_to_report_on_is_refused(home):
     write(home / "imagenet/val", {"n02": 2, "n03": 2})
     with pytest.raises(InputError, match=r"imagenet/val are not those to train on: it lacks n01 and has n03 too many"):
         imagenet.load(num_validation=1)
+
+
+def test_imagenet_needs_images_to_train_on(home):
+    write(home / "imagenet/train", {"n01": 2, "n02": 2})
+    write(home / "imagenet/val", {"n01": 1, "n02": 1})
     with pytest.raises(InputError, match=r"num_validation \(4\)"):
-        ImageFolder(home / "imagenet/val")
-        write(home / "fixed/imagenet/val", {"n01": 1, "n02": 1})
-        (home / "imagenet/val").rename(home / "old")
-        (home / "fixed/imagenet/val").rename(home / "imagenet/val")
         imagenet.load(num_validation=4)
 
 

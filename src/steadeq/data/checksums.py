@@ -34,8 +34,7 @@ def verify(folder: Path, expected: Mapping[str, str]) -> None:
 
     Args:
         folder: Where they are.
-        expected: Names and MD5 checksums; for what is there only as .gz, the checksum of its content, as compressors
-            differ.
+        expected: Names and MD5 checksums; for what is there as .gz, the checksum of its content, as compressors differ.
 
     Raises:
         InputError: Some are missing or differ; the message names them all.
@@ -43,7 +42,7 @@ def verify(folder: Path, expected: Mapping[str, str]) -> None:
     missing, different = [], []
     for name, checksum in expected.items():
         plain, packed = folder / name, folder / f"{name}.gz"
-        path = packed if packed.exists() and not plain.exists() else plain
+        path = packed if packed.exists() else plain
         if not path.exists():
             missing.append(name)
         elif md5(path, unpacked=path == packed) != checksum:

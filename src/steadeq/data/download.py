@@ -107,7 +107,8 @@ def unpack(archive: Path, target: Path) -> None:
                 raise RunError(f"{archive} does not hold a folder {target.name}.")
             os.replace(inside, target)
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise RunError(f"{archive} cannot be unpacked: {str(error).removesuffix('.')}.") from error
+        reason = " ".join(str(error).split()).removesuffix(".")
+        raise RunError(f"{archive} cannot be unpacked: {reason}.") from error
     except OSError as error:
         raise _disk_error(target, error) from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import InputError, suggestion
 from ..train import Run, TrainConfig
@@ -38,7 +38,9 @@ class Artefact:
     runs: Callable[[], Mapping[str, TrainConfig]]
     """By the name of the run's folder."""
     produce: Callable[[Mapping[str, Run], Path], list[Verdict]]
-    """Draws into a folder, and judges."""
+    """Draws into a folder, and judges; writes `summary.json`."""
+    tabulate: Callable[[Mapping[str, Any]], str]
+    """Turns the content of `summary.json` into a table in Markdown."""
 
 
 def find_artefact(name: str, artefacts: Mapping[str, Artefact]) -> Artefact:

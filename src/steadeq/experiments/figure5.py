@@ -18,7 +18,7 @@ from ..solvers import Anderson, Picard
 from ..train import Run, TrainConfig
 from ..train.loading import load_model
 from .artefact import Artefact, Verdict
-from .results import spread, write_rows
+from .results import spread, tabulate, write_rows
 
 GAMMAS = (0.0, 1.0, 2.0, 4.0)
 SEEDS = (0, 1, 2)
@@ -144,6 +144,21 @@ def judge(summary: list[dict[str, float]]) -> list[Verdict]:
     ]
 
 
+def table(content: Mapping[str, Any]) -> str:
+    """Return the numbers of `summary.json` as a table in Markdown."""
+    columns = {
+        "validation MSE at 6 evaluations": ("mse", ".4f"),
+        "mean slope of f": ("slope", ".3f"),
+        "evaluations of plain iteration": ("picard_evals", ".1f"),
+        "evaluations of Anderson": ("anderson_evals", ".2f"),
+    }
+    rows = [
+        [f"{entry['gamma']:g}", *(f"{entry[n]:{d}} ± {entry[f'{n}_std']:{d}}" for n, d in columns.values())]
+        for entry in content["gammas"]
+    ]
+    return tabulate(["γ", *columns], rows)
+
+
 FIGURE5 = Artefact(
     name="fig5",
     claim="all gammas fit the target; larger ones flatten f and need fewer evaluations",
@@ -151,4 +166,5 @@ FIGURE5 = Artefact(
     minutes=3,
     runs=configs,
     produce=produce,
+    tabulate=table,
 )

@@ -17,6 +17,29 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+def tabulate(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown.
+
+    Example:
+        >>> print(tabulate(["a", "b"], [["1", "2"]]))
+        | a | b |
+        |---|---|
+        | 1 | 2 |
+    """
+    lines = [columns, ["---"] * len(columns), *rows]
+
+    def show(cell: str) -> str:
+        return cell if cell == "---" else f" {cell.replace('|', chr(92) + '|')} "
+
+    return "\n".join(f"|{'|'.join(map(show, line))}|" for line in lines)
+
+
+def tabulate_verdicts(summary: Mapping[str, Any]) -> str:
+    """Return the verdicts of a `summary.json` as a table in Markdown."""
+    rows = [[v["claim"], v["outcome"], v["evidence"]] for v in summary["verdicts"]]
+    return tabulate(["claim", "verdict", "numbers"], rows)
+
+
 def spread(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> dict[str, float]:
     """Return the number of rows (one for each seed), and mean and standard deviation of each measure.
 
