@@ -165,7 +165,7 @@ def test_the_sentence_is_the_same_where_boxes_cannot_be_drawn(arguments, folder,
 
 def test_missing_data_says_where_it_was_looked_for_and_how_to_get_it(folder, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("STEADEQ_DATA", str(tmp_path / "here"))
-    line = refuse(capfd, "train", "cifar10-conv-cpu")
+    line = refuse(capfd, "train", "cifar10-mdeq-cpu")
     for word in (str(tmp_path / "here"), "data", str(tmp_path / "cache" / "steadeq"), "cifar-10-batches-bin"):
         assert word in line
     assert "steadeq data cifar10" in line

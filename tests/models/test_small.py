@@ -8,7 +8,7 @@ from steadeq.models import AbstractEquilibriumModel, ConvDEQ, ToyDEQ
 
 TIGHT = Anderson(max_evals=100, tol=1e-12)
 EXACT = Implicit(GMRES(max_evals=100, tol=1e-12))
-SHAPES = {"toy": (1,), "conv/digits": (1, 8, 8), "conv/cifar10": (3, 32, 32)}
+SHAPES = {"toy": (1,), "conv/digits": (1, 8, 8)}
 
 
 def make_input(name: str, batch: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -94,6 +94,7 @@ def _begin() -> None:
     # Photographs often have EXIF data that nobody needs and Pillow warns about.
     warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning)
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:

@@ -19,7 +19,6 @@ from .toy import ToyDEQ
 _PRESETS: dict[str, Callable[..., nn.Module]] = {
     "toy": ToyDEQ,
     "conv/digits": partial(ConvDEQ, image_channels=1, channels=24, hidden=48),
-    "conv/cifar10": partial(ConvDEQ, image_channels=3, channels=32, hidden=64, stride=2),
     **{f"mdeq/{name}": partial(build_classifier, **options) for name, options in CLASSIFIERS.items()},
     **{f"mdeq/{name}": partial(build_segmenter, **options) for name, options in SEGMENTERS.items()},
     "monotone/digits": partial(MonotoneDEQ, image_channels=1, channels=24, image_size=8),

@@ -90,7 +90,28 @@ class MDEQ(AbstractEquilibriumModel):
         return z
 
 
-class MDEQClassifier(AbstractEquilibriumModel):
+class AbstractMDEQTask(AbstractEquilibriumModel):
+    """A multiscale DEQ with a head for some task.
+
+    Args:
+        backbone: The multiscale DEQ.
+    """
+
+    def __init__(self, backbone: MDEQ) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    @property
+    def layer(self) -> DEQ:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The backbone's."""
+        return self.backbone.layer
+
+    def inject(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Inject as the backbone does."""
+        return self.backbone.inject(x)
+
+
+class MDEQClassifier(AbstractMDEQTask):
     """An image classifier.
 
     Args:
@@ -116,8 +137,7 @@ class MDEQClassifier(AbstractEquilibriumModel):
         head_channels: Sequence[int] = (14, 28, 56, 112),
         final_channels: int = 1680,
     ) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
         self.head = ClassificationHead(
             channels=backbone.channels,
             head_channels=head_channels,
@@ -126,21 +146,12 @@ class MDEQClassifier(AbstractEquilibriumModel):
         )
         initialize(self.head)
 
-    @property
-    def layer(self) -> DEQ:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The backbone's."""
-        return self.backbone.layer
-
-    def inject(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Inject as the backbone does."""
-        return self.backbone.inject(x)
-
     def read_out(self, z: Sequence[Tensor]) -> Tensor:
         """Return the logits."""
         return self.head(z)
 
 
-class MDEQSegmenter(AbstractEquilibriumModel):
+class MDEQSegmenter(AbstractMDEQTask):
     """Gives every pixel a class.
 
     Args:
@@ -157,19 +168,9 @@ class MDEQSegmenter(AbstractEquilibriumModel):
     """
 
     def __init__(self, *, backbone: MDEQ, num_classes: int = 19, kernel_size: int = 1) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
         self.head = SegmentationHead(channels=backbone.channels, num_classes=num_classes, kernel_size=kernel_size)
         initialize(self.head)
-
-    @property
-    def layer(self) -> DEQ:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The backbone's."""
-        return self.backbone.layer
-
-    def inject(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Inject as the backbone does."""
-        return self.backbone.inject(x)
 
     def read_out(self, z: Sequence[Tensor]) -> Tensor:
         """Return the logits, at the resolution of the images."""
