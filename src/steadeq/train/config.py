@@ -229,8 +229,6 @@ class JacobianConfig:
             raise InputError(f"jacobian.probability is {self.probability}; it must be in [0, 1].")
         if self.stop_epoch is not None:
             check_at_least("jacobian", self, 0, "stop_epoch")
-            if self.stop_step is not None:
-                raise InputError("jacobian.stop_step and jacobian.stop_epoch say the same; give one of them.")
         if self.schedule == "closed-loop" and (self.stop_step is not None or self.stop_epoch is not None):
             raise InputError("jacobian.stop_step and stop_epoch cannot be combined with the closed-loop schedule.")
 
@@ -243,9 +241,10 @@ class JacobianConfig:
             schedule = Linear(end=self.end, num_steps=max(num_steps - self.begin, 1), begin=self.begin)
         elif self.schedule == "increments":
             schedule = Increments(increment=self.increment, every=self.every, begin=self.begin)
-        stop = self.stop_step if self.stop_epoch is None else self.stop_epoch * steps_per_epoch
-        if stop is not None and isinstance(schedule, AbstractSchedule):
-            schedule = StopAfter(step=stop, schedule=schedule)
+        if self.stop_step is not None and isinstance(schedule, AbstractSchedule):
+            schedule = StopAfter(step=self.stop_step, schedule=schedule)
+        if self.stop_epoch is not None and isinstance(schedule, AbstractSchedule):
+            schedule = StopAfter(step=self.stop_epoch * steps_per_epoch, schedule=schedule)
         return JacobianRegularizer(
             self.weight,
             probability=self.probability,
