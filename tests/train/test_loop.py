@@ -11,10 +11,12 @@ from torch import nn
 from train.runs import LineData, Watcher, assert_same, final_state, metrics_of, tiny_config, train
 
 from steadeq import GMRES, Anderson, Implicit
-from steadeq.data import Dataset
+from steadeq.data import AbstractDataset, Dataset
+from steadeq.errors import InputError
 from steadeq.models import ToyDEQ
 from steadeq.solvers import AbstractSolver
-from steadeq.train import AbstractModelConfig, OptimizerConfig, Process, Regression, Run, Trainer
+from steadeq.train import AbstractModelConfig, JacobianConfig, OptimizerConfig, Process, Regression, Run, Trainer
+from steadeq.train.batches import Batches, BatchOrder
 from steadeq.train.evaluation import Evaluator
 from steadeq.train.optimizer import build_optimizer, learning_rate
 
@@ -473,3 +475,66 @@ def test_a_compiled_cell_gives_the_same_run(tmp_path):
     train(tiny_config(loop={"num_steps": 3, "compile": True}), tmp_path / "compiled")
     for a, b in zip(metrics_of(tmp_path / "compiled"), metrics_of(tmp_path / "plain"), strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
+
+
+# Batches
+
+
+class ReadData(AbstractDataset):
+    """As if read from disk: not in memory."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __len__(self):
+        return 12
+
+    def batch(self, indices, generator=None):
+        noise = 0 if generator is None else torch.rand((), generator=generator)
+        self.asked.append(indices.tolist())
+        return indices.float()[:, None] + noise, indices
+
+
+@pytest.mark.parametrize("parts", [range(1), range(2), range(1, 2)])
+def test_what_is_read_ahead_is_what_would_be_read(parts):
+    order = BatchOrder(12, batch_size=4, num_parts=2, seed=0)
+    ahead = Batches(ReadData(), order, parts=parts, seed=0)
+    for step in range(7):
+        for part in parts:
+            # A fresh one has nothing read ahead.
+            plain = Batches(ReadData(), order, parts=parts, seed=0)
+            for a, b in zip(ahead.get(step, part), plain.get(step, part), strict=True):
+                assert torch.equal(a, b)
+            plain.close()
+    ahead.close()
+
+
+def test_each_part_is_read_once():
+    data = ReadData()
+    batches = Batches(data, BatchOrder(12, batch_size=4, num_parts=2, seed=0), parts=range(2), seed=0)
+    for step in range(3):
+        for part in range(2):
+            batches.get(step, part)
+    batches.close()
+    assert sorted(sum(data.asked[:6], [])) == list(range(12))
+    assert len(data.asked) <= 7
+
+
+def test_an_error_while_reading_ahead_is_raised_where_the_batch_is_needed():
+    class Damaged(ReadData):
+        def batch(self, indices, generator=None):
+            if len(self.asked) == 1:
+                raise InputError("image.png is damaged.")
+            return super().batch(indices, generator)
+
+    batches = Batches(Damaged(), BatchOrder(12, batch_size=4, num_parts=1, seed=0), parts=range(1), seed=0)
+    batches.get(0, 0)
+    with pytest.raises(InputError, match=r"image\.png"):
+        batches.get(1, 0)
+    batches.close()
+
+
+def test_the_penalty_can_stop_with_an_epoch():
+    config = JacobianConfig(weight=2.0, stop_epoch=3, stop_step=100)
+    regularizer = config.build(num_steps=1000, steps_per_epoch=10, seed=0)
+    assert [regularizer.gamma(step) for step in (29, 30, 100)] == [2.0, 0.0, 0.0]

@@ -17,7 +17,7 @@ from ..errors import InputError, Interrupted, RunError
 from ..models import AbstractEquilibriumModel, AbstractExplicitModel
 from ..regularizer import JacobianRegularizer
 from ..solution import ConvergenceWarning, Status
-from .batches import BatchOrder
+from .batches import Batches, BatchOrder
 from .checkpoint import Checkpoint
 from .config import TrainConfig
 from .display import AbstractDisplay, SilentDisplay
@@ -29,7 +29,7 @@ from .objective import Objective, Outcome, Plan
 from .optimizer import build_optimizer, learning_rate
 from .profile import NoProfile, Profile
 from .run import Run
-from .seeds import derive_generator, derive_seed
+from .seeds import derive_seed
 
 _ADVICE = (
     "Try a lower optimizer.learning_rate, a larger jacobian.weight or jacobian.probability, a larger "
@@ -69,6 +69,10 @@ class Trainer:
             batch_size=loop.batch_size,
             num_parts=loop.accumulate * process.world_size,
             seed=loop.seed,
+        )
+        first_part = process.rank * loop.accumulate
+        self.batches = Batches(
+            self.splits.train, self.order, parts=range(first_part, first_part + loop.accumulate), seed=loop.seed
         )
         self.num_steps = loop.num_steps or loop.num_epochs * self.order.steps_per_epoch
         self.eval_every = config.log.eval_every or self.order.steps_per_epoch
@@ -127,6 +131,8 @@ class Trainer:
                 output = self.model.read_out(self.model.layer.cell(z, *inputs))
             self.config.data.task.check(output, y)
             self.config.data.task.losses(output, y)
+        except (InputError, RunError):
+            raise
         except (RuntimeError, ValueError, IndexError) as error:
             raise InputError(f"The model does not fit the data: {str(error).splitlines()[0]}") from error
         finally:
@@ -185,6 +191,7 @@ class Trainer:
                 f"Stopped at step {self.step} of {self.num_steps}; the state is saved in {self.run.path}."
             ) from None
         finally:
+            self.batches.close()
             if self._log is not None:
                 self._log.close()
         return self.evaluation
@@ -273,9 +280,7 @@ class Trainer:
             part = self.process.rank * num_parts + index
             seed = self.config.loop.seed
             with self.profile.section("data"):
-                indices = self.order.indices(plan.step, part)
-                augmentation = derive_generator(seed, "augmentation", plan.step, part)
-                x, y = (t.to(self.process.device) for t in self.splits.train.batch(indices, augmentation))
+                x, y = (tensor.to(self.process.device) for tensor in self.batches.get(plan.step, part))
             torch.manual_seed(derive_seed(seed, "step", plan.step, part))
             is_last = index == num_parts - 1
             with nullcontext() if is_last or self.process.world_size == 1 else self.objective.no_sync():  # pyright: ignore
