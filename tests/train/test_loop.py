@@ -167,7 +167,7 @@ def test_the_first_phase_is_backpropagation_through_the_loop(tmp_path):
 
 
 def test_the_penalty_of_the_first_phase_has_its_own_weight(tmp_path):
-    config = double_config(warmup={"num_steps": 4, "depth": 3, "jacobian_weight": 0.7})
+    config = double_config(warmup={"num_steps": 4, "depth": 3, "jacobian_weight": 0.7}, jacobian={"probability": 1.0})
     _, recorder = record(config, tmp_path / "run")
     for step, values in enumerate(recorder.values):
         assert values["jacobian_weight"] == (0.7 if step < 4 else 0.0)
@@ -516,7 +516,7 @@ def test_each_part_is_read_once():
         for part in range(2):
             batches.get(step, part)
     batches.close()
-    assert sorted(sum(data.asked[:6], [])) == list(range(12))
+    assert sorted(index for part in data.asked[:6] for index in part) == list(range(12))
     assert len(data.asked) <= 7
 
 

@@ -264,7 +264,7 @@ class WarmupConfig:
     depth: int = 8
     """How often the cell is applied."""
     jacobian_weight: float = 0.0
-    """gamma during this phase."""
+    """gamma during this phase; probability and probes are those of the other phase."""
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
