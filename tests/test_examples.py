@@ -28,13 +28,15 @@ def test_the_python_of_the_readme_runs(capsys):
     assert "samples converged" in capsys.readouterr().out
 
 
-def test_the_python_of_the_page_on_training_runs(capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("page", ["training", "models"])
+def test_the_python_of_a_page_runs(page, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(encoding="utf-8"), flags=re.DOTALL
+        r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), flags=re.DOTALL
     )
-    exec(compile(block, "training.md", "exec"), {"__name__": "training"})
-    assert float(capsys.readouterr().out) < 1
+    exec(compile(block, page, "exec"), {"__name__": page})
+    printed = capsys.readouterr().out
+    assert float(printed) < 1 if page == "training" else "torch.Size([2, 100])" in printed
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,125 @@
+"""Embeddings that spend fewer features on rarer words (Baevski and Auli, 2019)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Partition:
+    """Some words, told apart by their clusters."""
+
+    order: Tensor
+    """(N,): where the words of the first cluster are, then those of the second, and so on, each cluster in order."""
+    counts: list[int]
+    """Number of words in each cluster."""
+    clusters: Tensor
+    """(N,): the cluster of each word."""
+
+    def split(self) -> tuple[Tensor, ...]:
+        """Return, for each cluster, where its words are."""
+        return self.order.split(self.counts)
+
+    def merge(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return what was computed cluster by cluster in the order of the words."""
+        return torch.cat(list(parts)).index_select(0, self.order.argsort())
+
+
+class AdaptiveEmbedding(nn.Module):
+    """Word vectors of one size, stored with fewer and fewer features for clusters of rarer and rarer words.
+
+    Words are numbered by frequency, the most frequent one first. Cluster i has a table of features / div_value^i
+    columns, rounded down, and a linear map without bias to all features. Without cutoffs there is one table and no map.
+    All vectors are multiplied by √features, as tables that are also used by a softmax have small entries.
+
+    Args:
+        num_words: Size of the vocabulary.
+        features: Of a word vector.
+        cutoffs: First words of all clusters but the first.
+        div_value: By how much the features of a cluster are fewer than those of the one before.
+        std: Standard deviation of all entries, initially.
+
+    Example:
+        >>> embedding = AdaptiveEmbedding(100, 16, cutoffs=[10, 40], div_value=4)
+        >>> embedding(torch.tensor([[3, 99, 12], [0, 0, 40]])).shape
+        torch.Size([2, 3, 16])
+        >>> [tuple(table.shape) for table in embedding.tables]
+        [(10, 16), (30, 4), (60, 1)]
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        features: int,
+        *,
+        cutoffs: Sequence[int] = (),
+        div_value: float = 1.0,
+        std: float = 0.01,
+    ) -> None:
+        super().__init__()
+        self.num_words, self.features, self.div_value = num_words, features, div_value
+        self.boundaries = [0, *cutoffs, num_words]
+        if any(low >= high for low, high in pairwise(self.boundaries)):
+            raise ValueError(
+                f"cutoffs is {list(cutoffs)}; they must increase strictly between 0 and {num_words} words."
+            )
+        if not div_value >= 1:
+            raise ValueError(f"div_value is {div_value!r}; it must be at least 1.")
+        widths = [int(features // div_value**cluster) for cluster in range(len(cutoffs) + 1)]
+        if widths[-1] < 1:
+            raise ValueError(
+                f"The last of {len(widths)} clusters would have {features} / {div_value:g}^{len(cutoffs)} features, "
+                "which is less than one."
+            )
+        sizes = [high - low for low, high in pairwise(self.boundaries)]
+        self.tables = nn.ParameterList(_normal(size, width, std=std) for size, width in zip(sizes, widths, strict=True))
+        self.projections = nn.ParameterList(_normal(features, width, std=std) for width in widths if cutoffs)
+
+    @property
+    def num_clusters(self) -> int:
+        """Number of clusters, the one of the most frequent words included."""
+        return len(self.boundaries) - 1
+
+    def partition(self, words: Tensor) -> Partition:
+        """Tell words apart by their clusters.
+
+        Args:
+            words: (N,) numbers of words.
+        """
+        inner = torch.tensor(self.boundaries[1:-1], device=words.device, dtype=words.dtype)
+        clusters = torch.bucketize(words, inner, right=True)
+        counts = torch.bincount(clusters, minlength=self.num_clusters).tolist()
+        return Partition(order=clusters.argsort(stable=True), counts=counts, clusters=clusters)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return the vectors of words, in a new last dimension."""
+        flat = words.reshape(-1)
+        if not self.projections:
+            vectors = F.embedding(flat, self.tables[0])
+        else:
+            partition = self.partition(flat)
+            # Clusters without words take part too, so that all parameters get gradients in every step.
+            vectors = partition.merge(
+                [
+                    F.linear(F.embedding(flat.index_select(0, rows) - low, table), projection)
+                    for rows, low, table, projection in zip(
+                        partition.split(), self.boundaries[:-1], self.tables, self.projections, strict=True
+                    )
+                ]
+            )
+        return vectors.reshape(*words.shape, self.features) * math.sqrt(self.features)
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        return f"{self.num_words}, {self.features}, cutoffs={self.boundaries[1:-1]}, div_value={self.div_value:g}"
+
+
+def _normal(rows: int, columns: int, *, std: float) -> nn.Parameter:
+    return nn.Parameter(torch.empty(rows, columns).normal_(std=std))

@@ -1,0 +1,63 @@
+"""Linear maps with normalized weights (Salimans and Kingma, 2016)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .shared import AbstractShared
+
+
+class WeightNormLinear(AbstractShared[Tensor]):
+    """A linear map whose weight is g v / ‖v‖, with a norm for each output feature.
+
+    Written out, as the double backward of torch's fused weight norm is wrong with respect to v. Initially g = ‖v‖, so
+    that the weight is v, in torch's default initialization of linear maps; the bias starts at zero.
+
+    Args:
+        in_features: Of the input.
+        out_features: Of the output.
+        bias: Whether there is one.
+
+    Example:
+        >>> WeightNormLinear(4, 8)(torch.zeros(2, 5, 4)).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
+        super().__init__()
+        like = nn.Linear(in_features, out_features, bias=False)
+        self.v = nn.Parameter(like.weight.detach())
+        self.g = nn.Parameter(_norm(like.weight.detach()))
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+
+    def compute(self) -> Tensor:
+        """Return the weight."""
+        return self.v * (self.g / _norm(self.v))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map the last dimension."""
+        return F.linear(x, self.shared(), self.bias)
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        out_features, in_features = self.v.shape
+        return f"in_features={in_features}, out_features={out_features}, bias={self.bias is not None}"
+
+
+def make_linear(in_features: int, out_features: int, *, bias: bool = True, weight_norm: bool = True) -> nn.Module:
+    """Return a linear map, with a normalized weight or with a plain one.
+
+    Args:
+        in_features: Of the input.
+        out_features: Of the output.
+        bias: Whether there is one.
+        weight_norm: Whether the weight is normalized.
+    """
+    kind = WeightNormLinear if weight_norm else nn.Linear
+    return kind(in_features, out_features, bias=bias)
+
+
+def _norm(v: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(v, dim=1, keepdim=True)
