@@ -16,7 +16,7 @@ from steadeq.report.curves import residual_figure
 from steadeq.report.group import group_runs
 from steadeq.report.provenance import rerun_command
 from steadeq.train.checkpoint import Checkpoint
-from steadeq.train.loop import build_model
+from steadeq.train.loading import build_model
 
 HOSTILE = '<script>alert("1")</script>$x_1$ & "more"'
 

@@ -9,7 +9,7 @@ from .. import data
 from ..errors import InputError, RunError
 from ..models import ToyDEQ
 from ..recipes.synthetic import SyntheticData
-from ..train.loop import build_model, load_weights
+from ..train.loading import build_model, load_weights
 from .group import RunGroup
 from .section import Panel, Section
 from .summary import RunSummary

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..errors import InputError, Interrupted, RunError
 from ..models import AbstractEquilibriumModel, AbstractExplicitModel
 from ..regularizer import JacobianRegularizer
-from ..solution import ConvergenceWarning, Status
+from ..solution import ConvergenceWarning
 from .batches import Batches, BatchOrder
 from .checkpoint import Checkpoint
 from .config import TrainConfig
@@ -24,8 +24,9 @@ from .display import AbstractDisplay, SilentDisplay
 from .distributed import Process
 from .evaluation import Evaluator
 from .interruption import Interruption
+from .loading import build_model, load_weights
 from .metrics import MetricsLog, Window, peak_memory
-from .objective import Objective, Outcome, Plan
+from .objective import MAY_LACK, PACKED, Objective, Outcome, Plan
 from .optimizer import build_optimizer, learning_rate
 from .profile import NoProfile, Profile
 from .run import Run
@@ -288,14 +289,14 @@ class Trainer:
                     outcome: Outcome = self.objective(x, y, plan)
                 with self.profile.section("backward"):
                     (outcome.loss / num_parts).backward()
-            measured = _pack(outcome, self.interruption.requested)
+            measured = outcome.pack(must_stop=self.interruption.requested)
             total = measured if total is None else total + measured
         assert total is not None
-        values = dict(zip(_PACKED, (self.process.mean(total) / num_parts).tolist(), strict=True))
+        values = dict(zip(PACKED, (self.process.mean(total) / num_parts).tolist(), strict=True))
         must_stop = values.pop("stop") > 0
         # Without a solve, as in the unrolled phase or in an explicit network, there is no residual; without a penalty
         # there is no norm.
-        named = {name: value for name, value in values.items() if name not in _MAY_LACK or not math.isnan(value)}
+        named = {name: value for name, value in values.items() if name not in MAY_LACK or not math.isnan(value)}
         named[self.task.metric] = named.pop("score")
         return named, must_stop
 
@@ -407,80 +408,3 @@ class Trainer:
                     },
                 )
             )
-
-
-_PACKED = (
-    "loss",
-    "task_loss",
-    "penalty",
-    "jacobian_norm",
-    "score",
-    "forward_residual",
-    "forward_evals",
-    "backward_residual",
-    "backward_evals",
-    "non_finite",
-    "stop",
-)
-
-
-_MAY_LACK = ("jacobian_norm", "forward_residual", "forward_evals", "backward_residual", "backward_evals")
-
-
-def _pack(outcome: Outcome, must_stop: bool) -> Tensor:
-    """Return all numbers of a part of a step in one tensor, so that they travel together."""
-    like = outcome.task_loss
-    nan = like.new_tensor(math.nan)
-    solution = outcome.solution
-    backward = None if solution is None else solution.backward
-    values = (
-        outcome.loss.detach(),
-        outcome.task_loss,
-        outcome.penalty,
-        outcome.jacobian_norm,
-        outcome.score,
-        outcome.residual,
-        outcome.num_evals,
-        nan if backward is None else backward.residual.mean(),
-        nan if backward is None else backward.num_evals.double().mean(),
-        like.new_zeros(()) if solution is None else (solution.status == Status.NON_FINITE).any(),
-        like.new_tensor(float(must_stop)),
-    )
-    return torch.stack([value.double() for value in values])
-
-
-def build_model(config: TrainConfig) -> AbstractEquilibriumModel | AbstractExplicitModel:
-    """Return the freshly initialized model of a run.
-
-    Raises:
-        InputError: Its arguments do not fit together.
-    """
-    torch.manual_seed(derive_seed(config.loop.seed, "initialization"))
-    try:
-        model = config.model.build()
-    except (ArithmeticError, RuntimeError, ValueError) as error:
-        raise InputError(f"The model cannot be built: {str(error).splitlines()[0]}") from error
-    if isinstance(model, AbstractExplicitModel):
-        return model
-    if not isinstance(model, AbstractEquilibriumModel):
-        raise TypeError(f"{type(model).__name__} is neither an equilibrium model nor an explicit one.")
-    model.layer.compile_cell = config.loop.compile
-    if config.loop.compile:
-        # Each new batch size would be compiled anew.
-        model.layer.compact = False
-    return model
-
-
-def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Copy weights into a model.
-
-    Raises:
-        InputError: They belong to another model.
-    """
-    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for name in sorted({*own, *given}):
-        if own.get(name) != given.get(name):
-            ours, theirs = (str(shapes.get(name, "missing")) for shapes in (own, given))
-            raise InputError(f"The checkpoint belongs to another model: {name} is {theirs} there and {ours} here.")
-    model.load_state_dict(weights)

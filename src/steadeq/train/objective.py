@@ -13,10 +13,27 @@ from torch import Tensor, nn
 from ..adjoint import AbstractAdjoint
 from ..models import AbstractEquilibriumModel, AbstractExplicitModel
 from ..regularizer import JacobianRegularizer
-from ..solution import Solution
+from ..solution import Solution, Status
 from ..solvers import AbstractSolver
 from ..state import leaves
 from .task import AbstractTask
+
+PACKED = (
+    "loss",
+    "task_loss",
+    "penalty",
+    "jacobian_norm",
+    "score",
+    "forward_residual",
+    "forward_evals",
+    "backward_residual",
+    "backward_evals",
+    "non_finite",
+    "stop",
+)
+"""What `Outcome.pack` holds."""
+MAY_LACK = ("jacobian_norm", "forward_residual", "forward_evals", "backward_residual", "backward_evals")
+"""What may be NaN: there is no such thing without a solve, or without a penalty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +66,26 @@ class Outcome:
     """NaN for a network without an equilibrium."""
     solution: Solution | None
     """None if there was no solve."""
+
+    def pack(self, *, must_stop: bool) -> Tensor:
+        """Return all numbers in one tensor, so that they travel together; after the backward pass, as it counts too."""
+        like = self.task_loss
+        nan = like.new_tensor(math.nan)
+        backward = None if self.solution is None else self.solution.backward
+        values = (
+            self.loss.detach(),
+            self.task_loss,
+            self.penalty,
+            self.jacobian_norm,
+            self.score,
+            self.residual,
+            self.num_evals,
+            nan if backward is None else backward.residual.mean(),
+            nan if backward is None else backward.num_evals.double().mean(),
+            like.new_zeros(()) if self.solution is None else (self.solution.status == Status.NON_FINITE).any(),
+            like.new_tensor(float(must_stop)),
+        )
+        return torch.stack([value.double() for value in values])
 
 
 class Objective(nn.Module):
