@@ -25,6 +25,8 @@ from .results import spread, tabulate, write_rows
 
 SEEDS = (0, 1, 2)
 GENEROUS, SMALL = 12, 6
+BUDGETS = (1, 2, 3, 4, SMALL, 8, GENEROUS)
+"""At which every run is evaluated on the test images."""
 _PLAIN, _REGULARIZED = "cifar10-mdeq-cpu", "cifar10-mdeq-cpu-jr"
 _ROWS = {
     "MDEQ": (_PLAIN, GENEROUS),
@@ -64,7 +66,7 @@ def produce(runs: Mapping[str, Run], folder: Path) -> list[Verdict]:
     folder.mkdir(parents=True, exist_ok=True)
     rows, by_budget = [], []
     for run in runs.values():
-        evaluation = complete_evaluation(run, process=Process(), budgets=tuple(range(1, GENEROUS + 1)))
+        evaluation = complete_evaluation(run, process=Process(), budgets=BUDGETS)
         config = run.config()
         for row in evaluation["rows"]:
             entry = {"recipe": config.recipe, "seed": config.loop.seed, "max_evals": row["max_evals"]}
