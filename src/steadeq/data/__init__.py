@@ -1,11 +1,13 @@
 """Data: what is part of the package, and readers of official layouts."""
 
-from . import cifar10, cityscapes, digits, fashion_mnist, imagenet, imagenette64, synthetic
+from . import cifar10, cityscapes, corpus, digits, fashion_mnist, imagenet, imagenette64, synthetic
 from .dataset import AbstractDataset, Dataset, Splits
 from .image_folder import ImageFolder
 from .images import ImageTransform
 from .locations import find, require, search_path
 from .segmentation import SegmentationPairs, SegmentationTransform
+from .token_streams import TokenStreams
+from .vocabulary import Vocabulary
 from .workers import Workers
 
 __all__ = [
@@ -16,9 +18,12 @@ __all__ = [
     "SegmentationPairs",
     "SegmentationTransform",
     "Splits",
+    "TokenStreams",
+    "Vocabulary",
     "Workers",
     "cifar10",
     "cityscapes",
+    "corpus",
     "digits",
     "fashion_mnist",
     "find",

@@ -100,12 +100,12 @@ class AdaptiveSoftmax(nn.Module):
         weight, bias = self.embedding.tables[0], self.biases[0]
         if self.cluster_weight is not None and self.cluster_bias is not None:
             weight, bias = torch.cat([weight, self.cluster_weight]), torch.cat([bias, self.cluster_bias])
-        return F.linear(self._project(hidden, 0), weight, bias).log_softmax(dim=-1)
+        return _log_softmax(F.linear(self._project(hidden, 0), weight, bias))
 
     def _tail(self, hidden: Tensor, cluster: int) -> Tensor:
         """Return log-probabilities of the words of a cluster, given that it is that cluster."""
-        logits = F.linear(self._project(hidden, cluster), self.embedding.tables[cluster], self.biases[cluster])
-        return logits.log_softmax(dim=-1)
+        table, bias = self.embedding.tables[cluster], self.biases[cluster]
+        return _log_softmax(F.linear(self._project(hidden, cluster), table, bias))
 
     def _project(self, hidden: Tensor, cluster: int) -> Tensor:
         if not self.embedding.projections:
@@ -116,3 +116,8 @@ class AdaptiveSoftmax(nn.Module):
     def extra_repr(self) -> str:
         """Show what is tied."""
         return f"tied={self.tied!r}"
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    # Half precision has two digits after the point for a loss of 8, and autocast on CPUs does not see to that.
+    return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))

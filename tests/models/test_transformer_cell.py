@@ -1,0 +1,182 @@
+"""The Transformer cell: its variants by definition, causal also through a solver, counted at paper scale."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from steadeq import DEQ, GMRES, Anderson, Implicit, jacobian_penalty
+from steadeq.models.transformer import DropoutMasks, TransformerCell
+from steadeq.nn import computed_once
+
+NORMS = ["post", "pre", "pre-textbook"]
+B, L, M, FEATURES, HIDDEN = 3, 5, 4, 8, 12
+TIGHT = Anderson(max_evals=100, tol=1e-13)
+EXACT = Implicit(GMRES(max_evals=100, tol=1e-12, memory=100))
+
+
+def make(norm="post", **options):
+    return TransformerCell(features=FEATURES, num_heads=2, hidden_features=HIDDEN, norm=norm, **options).double()
+
+
+def make_tame(norm, **options):
+    """Return a cell whose equilibrium is easy to find, as what is injected outweighs the state.
+
+    Small weights alone would not do: with little to add, the skips make f close to the identity.
+    """
+    cell = make(norm, **options)
+    with torch.no_grad():
+        for module in (cell.attention.qkv, cell.attention.position, cell.linear1, cell.linear2):
+            module.g.mul_(0.3)
+        cell.attention.out.g.mul_(20)
+    return cell
+
+
+def draw(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def sample(num_memory=M, batch=B):
+    return draw(batch, L, FEATURES), draw(batch, L, 24), draw(batch, num_memory, FEATURES), draw(batch, num_memory, 24)
+
+
+def normalize(z):
+    return F.layer_norm(z, (FEATURES,))
+
+
+@pytest.mark.parametrize("weight_norm", [True, False])
+@pytest.mark.parametrize("norm", NORMS)
+def test_it_is_its_definition(norm, weight_norm):
+    cell = make(norm, weight_norm=weight_norm)
+    z, x, memory, injected = sample()
+    masks = cell.draw_masks(L, like=z, num_memory=M, dropout=0.3, attention_dropout=0.2)
+
+    def attend(z, memory):
+        prepared = cell.attention.prepare(L, memory=memory, injected=injected)
+        return cell.attention(z, x, *prepared, masks.attention) * masks.attended
+
+    def feed(y):
+        return cell.linear2(F.relu(cell.linear1(y)) * masks.hidden) * masks.output
+
+    if norm == "post":
+        y = normalize(z + attend(z, memory))
+        expected = normalize(y + feed(y))
+    else:
+        y = z + attend(normalize(z), normalize(memory))
+        n = normalize(y)
+        expected = (n if norm == "pre" else y) + feed(n)
+    torch.testing.assert_close(cell(z, x, *cell.prepare(L, memory=memory, injected=injected), masks), expected)
+
+
+def test_masks_have_the_batch_first_and_stay_the_same_along_positions():
+    masks = make().draw_masks(L, like=draw(B, 1), num_memory=M, dropout=0.5, attention_dropout=0.5)
+    assert [tuple(mask.shape) for mask in masks] == [
+        (B, 2, L, M + L),
+        (B, 1, FEATURES),
+        (B, 1, HIDDEN),
+        (B, 1, FEATURES),
+    ]
+    assert all(set(mask.unique().tolist()) == {0.0, 2.0} for mask in masks)
+    assert make().draw_masks(L, like=draw(B, 1)) == DropoutMasks()
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("window", [None, 3])
+def test_no_equilibrium_depends_on_a_later_input(norm, window):
+    cell = make_tame(norm, window=window)
+    layer = DEQ(cell, solver=TIGHT, adjoint=EXACT)
+    z, x, memory, injected = (tensor.requires_grad_() for tensor in sample(batch=1))
+    value, solution = layer(torch.zeros_like(z), x, *cell.prepare(L, memory=memory, injected=injected))
+    assert solution.converged.all()
+    for i in range(L):
+        loss = (value[:, i] * torch.arange(FEATURES)).sum()
+        dx, di = torch.autograd.grad(loss, (x, injected), retain_graph=True)
+        reached = dx.abs().sum(dim=(0, 2))
+        assert (reached[: i + 1] > 1e-9).all()
+        assert (reached[i + 1 :] < 1e-9).all()
+        # Through the equilibria in between, what is remembered reaches farther than the window.
+        assert di.abs().sum() > 0
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_equilibrium_of_two_segments_with_memory_is_that_of_one(norm):
+    cell = make_tame(norm)
+    layer = DEQ(cell, solver=TIGHT)
+    _, x, _, _ = sample()
+    with torch.no_grad():
+        whole, _ = layer(torch.zeros(B, L, FEATURES).double(), x, *cell.prepare(L))
+        first, early = layer(torch.zeros(B, 2, FEATURES).double(), x[:, :2], *cell.prepare(2))
+        prepared = cell.prepare(3, memory=first, injected=x[:, :2])
+        second, late = layer(torch.zeros(B, 3, FEATURES).double(), x[:, 2:], *prepared)
+    assert early.converged.all()
+    assert late.converged.all()
+    torch.testing.assert_close(torch.cat([first, second], dim=1), whole, atol=1e-8, rtol=0)
+
+
+def test_finished_samples_leave_the_batch_with_their_memory_and_masks():
+    cell = make_tame("post")
+    z, x, memory, injected = sample(batch=9)
+    masks = cell.draw_masks(L, like=z, num_memory=M, dropout=0.2, attention_dropout=0.2)
+    inputs = (x, *cell.prepare(L, memory=memory, injected=injected), masks)
+    values = []
+    for compact in (True, False):
+        with torch.no_grad():
+            value, solution = DEQ(cell, solver=TIGHT, compact=compact)(torch.zeros_like(z), *inputs)
+        values.append(value)
+        assert solution.converged.all()
+        assert solution.num_evals.min() < solution.num_evals.max()
+    torch.testing.assert_close(*values, atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_implicit_gradients_with_shared_work_are_those_of_iterating_without(norm):
+    cell = make_tame(norm)
+    z, x, memory, injected = sample()
+    with computed_once(cell):
+        prepared = cell.prepare(L, memory=memory, injected=injected)
+        value, solution = DEQ(cell, solver=TIGHT, adjoint=EXACT)(torch.zeros_like(z), x, *prepared)
+    assert solution.converged.all()
+    iterated = torch.zeros_like(z)
+    for _ in range(60):
+        iterated = cell(iterated, x, *cell.prepare(L, memory=memory, injected=injected))
+    torch.testing.assert_close(value, iterated)
+    target = draw(B, L, FEATURES)
+    gradients = [torch.autograd.grad((z * target).sum(), list(cell.parameters())) for z in (value, iterated)]
+    torch.testing.assert_close(*gradients)
+    assert all(gradient.abs().sum() > 0 for gradient in gradients[0])
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_jacobian_penalty_has_a_gradient_in_all_parameters(norm):
+    cell = make(norm)
+    z, x, memory, injected = sample()
+    jacobian_penalty(cell, z, x, *cell.prepare(L, memory=memory, injected=injected)).backward()
+    without = {name for name, parameter in cell.named_parameters() if parameter.grad is None}
+    # A bias at the very end does not change the Jacobian, unless something normalizes after it.
+    assert without <= {"linear2.bias"}
+
+
+def test_an_unknown_norm_is_refused():
+    with pytest.raises(ValueError, match="'post', 'pre', 'pre-textbook'"):
+        make("none")
+
+
+def test_parameters_at_paper_scale_are_those_of_the_official_code():
+    with torch.device("meta"):
+        cell = TransformerCell(features=700, num_heads=10, hidden_features=48_000)
+        injection = nn.Linear(700, 2100)
+    attention = cell.attention
+
+    def count(*modules):
+        return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+    assert attention.head_features == 70
+    assert count(attention.qkv) == 1_472_100
+    assert count(attention.position) == 490_700
+    assert count(attention.out) == 491_400
+    assert count(cell.linear1) == 33_696_000
+    assert count(cell.linear2) == 33_601_400
+    assert attention.content_bias.numel() + attention.position_bias.numel() == 1_400
+    assert count(cell) == 69_753_000
+    # With the vocabulary's 26,626,388 (see the adaptive softmax): 97.85 million, as in the paper.
+    assert count(cell, injection) + 26_626_388 == 97_851_488
