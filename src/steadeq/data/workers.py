@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import signal
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..errors import InputError, RunError
+from ..signals import interrupts_held_back, leave_interrupts_to_parent
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,7 +57,10 @@ class Workers:
         # Some parts for each process, so that slow images even out.
         chunk = max(1, len(tasks) // (4 * self.num_workers))
         try:
-            results = list(self._start().map(function, tasks, chunksize=chunk))
+            with interrupts_held_back():
+                # Processes start here.
+                promises = self._start().map(function, tasks, chunksize=chunk)
+            results = list(promises)
         except BrokenProcessPool as error:
             self.close()
             if not self._has_worked:
@@ -89,8 +92,7 @@ class Workers:
 
 def _begin() -> None:
     """Prepare a new process."""
-    # Ctrl-C reaches all processes of a terminal, and the main one decides what to save first.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_interrupts_to_parent()
     # Photographs often have EXIF data that nobody needs and Pillow warns about.
     warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning)
     torch.set_num_threads(1)

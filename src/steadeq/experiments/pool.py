@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue as queues
-import signal
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from ..errors import Interrupted, RunError
+from ..signals import interrupts_held_back, leave_interrupts_to_parent
 from ..train import Process, Run, TrainConfig
 from ..train.display import AbstractDisplay
 from ..train.interruption import Interruption
@@ -73,7 +73,8 @@ def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display
             num_jobs, mp_context=context, initializer=_set_up, initargs=(messages, num_threads)
         ) as pool,
     ):
-        futures = [pool.submit(_complete, config, path) for path, config in configs.items()]
+        with interrupts_held_back():
+            futures = [pool.submit(_complete, config, path) for path, config in configs.items()]
         waiting: set[Future[None]] = set(futures)
         while waiting:
             _, waiting = wait(waiting, timeout=_SHOW_SECONDS)
@@ -106,8 +107,7 @@ def _show(messages: Queue[Any], display: AbstractDisplay) -> None:
 def _set_up(messages: Queue[Any], num_threads: int) -> None:
     global _messages
     _messages = messages
-    # Ctrl-C reaches all processes; a worker without a run leaves it to the one that shows the progress.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_interrupts_to_parent()
     torch.set_num_threads(num_threads)
 
 
