@@ -46,4 +46,4 @@ def fashion_mnist_mdeq_cpu() -> TrainConfig:
 def fashion_mnist_mdeq_cpu_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
     base = with_budget(fashion_mnist_mdeq_cpu(), 6)
-    return replace(base, recipe="fashion-mnist-mdeq-cpu-jr", jacobian=replace(base.jacobian, weight=1.0))
+    return replace(base, recipe="fashion-mnist-mdeq-cpu-jr", jacobian=replace(base.jacobian, weight=0.3))

@@ -76,7 +76,7 @@ def imagenette64_mdeq_cpu() -> TrainConfig:
     return replace(
         cifar10_mdeq_cpu(),
         recipe="imagenette64-mdeq-cpu",
-        model=replace(preset("cifar10-cpu"), num_downsamplings=1),
+        model=replace(preset("cifar10-cpu"), num_downsamplings=2),
         data=Imagenette64Data(num_train=6_400),
     )
 
@@ -85,7 +85,7 @@ def imagenette64_mdeq_cpu() -> TrainConfig:
 def imagenette64_mdeq_cpu_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
     base = with_budget(imagenette64_mdeq_cpu(), 6)
-    return replace(base, recipe="imagenette64-mdeq-cpu-jr", jacobian=replace(base.jacobian, weight=1.0))
+    return replace(base, recipe="imagenette64-mdeq-cpu-jr", jacobian=replace(base.jacobian, weight=0.3))
 
 
 @recipe("imagenet-mdeq-small", scale="paper")

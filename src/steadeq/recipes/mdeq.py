@@ -75,11 +75,11 @@ def cifar10_mdeq_cpu() -> TrainConfig:
         recipe="cifar10-mdeq-cpu",
         model=preset("cifar10-cpu"),
         data=Cifar10Data(num_train=8_000, num_validation=2_000),
-        optimizer=OptimizerConfig(method="adam", learning_rate=3e-3, schedule="cosine"),
+        optimizer=OptimizerConfig(method="adam", learning_rate=1.5e-3, schedule="cosine"),
         forward=ForwardConfig(solver="anderson", max_evals=12, tol=1e-3),
         backward=BackwardConfig(solver="gmres", max_evals=12, tol=1e-4),
         jacobian=JacobianConfig(weight=0.0, probability=0.3),
-        loop=LoopConfig(num_epochs=5, batch_size=64),
+        loop=LoopConfig(num_epochs=6, batch_size=32),
         log=LogConfig(spectrum_samples=8),
     )
 
@@ -88,7 +88,12 @@ def cifar10_mdeq_cpu() -> TrainConfig:
 def cifar10_mdeq_cpu_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
     base = with_budget(cifar10_mdeq_cpu(), 6)
-    return replace(base, recipe="cifar10-mdeq-cpu-jr", jacobian=replace(base.jacobian, weight=1.0))
+    return replace(
+        base,
+        recipe="cifar10-mdeq-cpu-jr",
+        optimizer=replace(base.optimizer, learning_rate=3e-3),
+        jacobian=replace(base.jacobian, weight=0.3),
+    )
 
 
 @recipe("cifar10-mdeq-cpu-long", scale="cpu")
@@ -97,9 +102,9 @@ def cifar10_mdeq_cpu_long() -> TrainConfig:
     return replace(
         cifar10_mdeq_cpu(),
         recipe="cifar10-mdeq-cpu-long",
-        model=replace(preset("cifar10-cpu"), channels=(24, 48), head_channels=(8, 16), final_channels=128),
+        model=replace(preset("cifar10-cpu"), channels=(32, 64)),
         data=Cifar10Data(),
-        loop=LoopConfig(num_epochs=6, batch_size=100),
+        loop=LoopConfig(num_epochs=12, batch_size=50),
         log=LogConfig(every=10, spectrum_samples=8, checkpoint_every=50),
     )
 
@@ -108,7 +113,7 @@ def cifar10_mdeq_cpu_long() -> TrainConfig:
 def cifar10_mdeq_cpu_long_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
     base = with_budget(cifar10_mdeq_cpu_long(), 6)
-    return replace(base, recipe="cifar10-mdeq-cpu-long-jr", jacobian=replace(base.jacobian, weight=1.0))
+    return replace(base, recipe="cifar10-mdeq-cpu-long-jr", jacobian=replace(base.jacobian, weight=0.3))
 
 
 # At the scale of the paper

@@ -33,7 +33,14 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
     "imagenet-large-jr": {**_IMAGENET, "channels": _LARGE, "head_channels": (32, 64, 128, 256), "post_affine": False},
     "imagenet-xl": {**_IMAGENET, "channels": _XL, "head_channels": (32, 64, 128, 256), "expansion": 6},
     # Not the paper's: small enough for a laptop.
-    "cifar10-cpu": {"channels": (16, 32), "head_channels": (4, 8), "final_channels": 64, "expansion": 2, "groups": 4},
+    "cifar10-cpu": {
+        "channels": (16, 32),
+        "num_downsamplings": 1,
+        "head_channels": (8, 16),
+        "final_channels": 128,
+        "expansion": 2,
+        "groups": 4,
+    },
 }
 SEGMENTERS: dict[str, dict[str, Any]] = {
     "cityscapes-small": {**_CITYSCAPES, "channels": _SMALL, "dropout": 0.05},
