@@ -209,8 +209,16 @@ def test_impossible_sizes_are_refused(options, message):
         RelativeAttention(**options)
 
 
-def test_a_memory_needs_what_was_injected_there():
+def test_a_memory_must_fit_what_was_injected_there():
     attention, (_, _, memory, injected) = make(), sample()
-    for wrong in (None, injected[:, 1:]):
-        with pytest.raises(ValueError, match="same positions"):
-            attention.prepare(L, memory=memory, injected=wrong)
+    with pytest.raises(ValueError, match="same positions"):
+        attention.prepare(L, memory=memory, injected=injected[:, 1:])
+
+
+def test_no_injection_is_an_injection_of_zeros():
+    attention, (z, x, memory, injected) = make(), sample()
+    without, positions = attention.prepare(L, memory=memory)
+    zeros, _ = attention.prepare(L, memory=memory, injected=torch.zeros_like(injected))
+    torch.testing.assert_close(
+        attention(z, None, without, positions), attention(z, torch.zeros_like(x), zeros, positions)
+    )

@@ -6,6 +6,7 @@ from .image_folder import ImageFolder
 from .images import ImageTransform
 from .locations import find, require, search_path
 from .segmentation import SegmentationPairs, SegmentationTransform
+from .text import Text
 from .token_streams import TokenStreams
 from .vocabulary import Vocabulary
 from .workers import Workers
@@ -18,6 +19,7 @@ __all__ = [
     "SegmentationPairs",
     "SegmentationTransform",
     "Splits",
+    "Text",
     "TokenStreams",
     "Vocabulary",
     "Workers",

@@ -9,6 +9,7 @@ from .monotone import MonotoneConv, MonotoneDEQ, MonotoneLinear
 from .registry import available, create
 from .resnet import ResNet
 from .toy import ToyCell, ToyDEQ
+from .transformer import DEQTransformerLM, Predictions, Segment, TransformerCell
 
 __all__ = [
     "MDEQ",
@@ -16,6 +17,7 @@ __all__ = [
     "AbstractExplicitModel",
     "ConvCell",
     "ConvDEQ",
+    "DEQTransformerLM",
     "DenseNet",
     "Equilibrium",
     "MDEQCell",
@@ -24,9 +26,12 @@ __all__ = [
     "MonotoneConv",
     "MonotoneDEQ",
     "MonotoneLinear",
+    "Predictions",
     "ResNet",
+    "Segment",
     "ToyCell",
     "ToyDEQ",
+    "TransformerCell",
     "available",
     "create",
 ]

@@ -32,15 +32,25 @@ class AbstractEquilibriumModel(nn.Module, ABC):
     layer: DEQ
 
     @abstractmethod
-    def inject(self, x: Tensor) -> tuple[Any, tuple[Any, ...]]:
+    def inject(self, x: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return the state to start from and what the cell takes after it."""
 
     @abstractmethod
     def read_out(self, z: Any) -> Tensor:
         """Return the output at a state."""
 
+    def answer(self, x: Any, z: Any, inputs: tuple[Any, ...]) -> Any:
+        """Return all that the network says: the output, for most.
+
+        Args:
+            x: The batch of inputs.
+            z: The state that was reached.
+            inputs: What the cell took after it.
+        """
+        return self.read_out(z)
+
     def solve(
-        self, x: Tensor, *, solver: AbstractSolver | None = None, adjoint: AbstractAdjoint | None = None
+        self, x: Any, *, solver: AbstractSolver | None = None, adjoint: AbstractAdjoint | None = None
     ) -> Equilibrium:
         """Return the equilibrium of the layer.
 
@@ -55,8 +65,8 @@ class AbstractEquilibriumModel(nn.Module, ABC):
         return Equilibrium(z=z, inputs=inputs, solution=solution)
 
     def forward(
-        self, x: Tensor, *, solver: AbstractSolver | None = None, adjoint: AbstractAdjoint | None = None
-    ) -> tuple[Tensor, Solution]:
+        self, x: Any, *, solver: AbstractSolver | None = None, adjoint: AbstractAdjoint | None = None
+    ) -> tuple[Any, Solution]:
         """Return the output and how its equilibrium was reached.
 
         Args:
@@ -65,4 +75,4 @@ class AbstractEquilibriumModel(nn.Module, ABC):
             adjoint: Instead of the layer's own.
         """
         equilibrium = self.solve(x, solver=solver, adjoint=adjoint)
-        return self.read_out(equilibrium.z), equilibrium.solution
+        return self.answer(x, equilibrium.z, equilibrium.inputs), equilibrium.solution

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 
 class AbstractExplicitModel(nn.Module, ABC):
     """A network of layers, called like an equilibrium model."""
 
     @abstractmethod
-    def output(self, x: Tensor) -> Tensor:
+    def output(self, x: Any) -> Any:
         """Return the output for a batch of inputs."""
 
-    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+    def forward(self, x: Any) -> tuple[Any, None]:
         """Return the output, and None where equilibrium models have their `Solution`."""
         return self.output(x), None
 

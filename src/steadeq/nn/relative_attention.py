@@ -102,29 +102,34 @@ class RelativeAttention(nn.Module):
         Args:
             length: Number of positions, L.
             memory: (B, M, features) states of the positions before them, from the earliest on.
-            injected: (B, M, 3 * heads * head features): what was injected at those positions.
+            injected: (B, M, 3 * heads * head features): what was injected at those positions, if anything was.
             mask: (features,) dropout mask of the encodings of distances.
         """
         num_memory = 0 if memory is None else memory.shape[1]
         positions = self._positions(length, num_memory, mask)
         if memory is None or not num_memory:
             return None, positions
-        if injected is None or injected.shape[:2] != memory.shape[:2]:
-            shape = None if injected is None else tuple(injected.shape)
+        if injected is not None and injected.shape[:2] != memory.shape[:2]:
             raise ValueError(
-                f"memory has shape {tuple(memory.shape)} and injected {shape}; both must have the same positions."
+                f"memory has shape {tuple(memory.shape)} and injected {tuple(injected.shape)}; both must have the same "
+                "positions."
             )
         _, keys, values = self._heads(memory, injected)
         return KeysValues(keys, values), positions
 
     def forward(
-        self, z: Tensor, x: Tensor, memory: KeysValues | None, positions: RelativePositions, mask: Tensor | None = None
+        self,
+        z: Tensor,
+        x: Tensor | None,
+        memory: KeysValues | None,
+        positions: RelativePositions,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Map (B, L, features) to the same shape.
 
         Args:
             z: Of the positions.
-            x: (B, L, 3 * heads * head features): what is injected into queries, keys and values.
+            x: (B, L, 3 * heads * head features): what is injected into queries, keys and values, if anything is.
             memory: What `prepare` returned for this batch.
             positions: What `prepare` returned for this length.
             mask: (B, heads, L, M + L) dropout mask of the probabilities.
@@ -140,10 +145,10 @@ class RelativeAttention(nn.Module):
             probabilities = probabilities * mask
         return self.out((probabilities @ values).transpose(1, 2).flatten(2))
 
-    def _heads(self, z: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    def _heads(self, z: Tensor, x: Tensor | None) -> tuple[Tensor, ...]:
         """Return queries, keys and values, (B, heads, L, head features) each."""
-        joint = (self.qkv(z) + x).unflatten(2, (3, self.num_heads, self.head_features))
-        return joint.permute(2, 0, 3, 1, 4).unbind(0)
+        joint = self.qkv(z) if x is None else self.qkv(z) + x
+        return joint.unflatten(2, (3, self.num_heads, self.head_features)).permute(2, 0, 3, 1, 4).unbind(0)
 
     def _positions(self, length: int, num_memory: int, mask: Tensor | None) -> RelativePositions:
         like = self.content_bias

@@ -15,7 +15,7 @@ from .config import (
 from .distributed import Process
 from .loop import Trainer
 from .run import Run
-from .task import AbstractTask, Classification, Regression
+from .task import AbstractTask, Classification, LanguageModeling, Regression
 
 __all__ = [
     "AbstractDataConfig",
@@ -25,6 +25,7 @@ __all__ = [
     "Classification",
     "ForwardConfig",
     "JacobianConfig",
+    "LanguageModeling",
     "LogConfig",
     "LoopConfig",
     "OptimizerConfig",

@@ -97,7 +97,7 @@ class TransformerCell(nn.Module):
         Args:
             length: Number of positions, L.
             memory: (B, M, features) states of the positions before them, from the earliest on.
-            injected: (B, M, 3 * heads * head features): what was injected at those positions.
+            injected: (B, M, 3 * heads * head features): what was injected at those positions, if anything was.
             mask: (features,) dropout mask of the encodings of distances.
         """
         if memory is not None and self.norm != "post":
@@ -136,7 +136,7 @@ class TransformerCell(nn.Module):
     def forward(
         self,
         z: Tensor,
-        x: Tensor,
+        x: Tensor | None,
         memory: KeysValues | None,
         positions: RelativePositions,
         masks: DropoutMasks = DropoutMasks(),  # noqa: B008 (immutable)
@@ -145,7 +145,7 @@ class TransformerCell(nn.Module):
 
         Args:
             z: (B, L, features).
-            x: (B, L, 3 * heads * head features): what is injected into queries, keys and values.
+            x: (B, L, 3 * heads * head features): what is injected into queries, keys and values, if anything is.
             memory: What `prepare` returned for this batch.
             positions: What `prepare` returned for this length.
             masks: What is dropped.

@@ -1,0 +1,157 @@
+"""The DEQ-Transformer (section 5.2): one cell with memory, solved to its fixed point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...adjoint import AbstractAdjoint, Implicit
+from ...nn import DEQ, AdaptiveEmbedding, AdaptiveSoftmax, draw_mask
+from ...nn.adaptive_softmax import Tying
+from ...solvers import GMRES, AbstractSolver, Anderson
+from ..base import AbstractEquilibriumModel
+from .cell import Norm, TransformerCell
+from .text import Memory, Predictions, Segment
+
+
+class DEQTransformerLM(AbstractEquilibriumModel):
+    """A language model whose depth is the equilibrium of one Transformer cell.
+
+    Words become vectors, and these are injected into queries, keys and values of the cell. The equilibria of a segment
+    are the memory of the next one.
+
+    Args:
+        num_words: Size of the vocabulary, words numbered by frequency.
+        features: Of a position.
+        num_heads: Of the attention.
+        head_features: Of each head; by default features / num_heads.
+        hidden_features: Inside the map of positions.
+        norm: Where the normalizations are, see `TransformerCell`.
+        weight_norm: Whether the cell has normalized weights.
+        memory_length: How many positions of the past are kept; 0 for none.
+        window: How many positions a position sees, itself included; by default all.
+        cutoffs: First words of all clusters of rarer words but the first, see `AdaptiveEmbedding`.
+        div_value: By how much the features of a cluster are fewer than those of the one before.
+        tied: Which projections embedding and softmax share, see `AdaptiveSoftmax`; they always share their tables.
+        dropout: Probability of a zero, of masks that are the same for all positions and the whole solve.
+        attention_dropout: Probability that an attention weight is dropped, for the whole solve.
+        std: Of the initial entries of tables, projections and injection.
+        solver: How to find the equilibrium.
+        adjoint: How to differentiate it.
+
+    Example:
+        >>> model = DEQTransformerLM(num_words=100, features=16, num_heads=2, hidden_features=32, memory_length=4)
+        >>> words = torch.randint(100, (2, 6))
+        >>> predictions, solution = model(words)
+        >>> predictions.log_probabilities().shape
+        torch.Size([2, 6, 100])
+        >>> following, solution = model(Segment(torch.randint(100, (2, 6)), predictions.memory))
+    """
+
+    def __init__(
+        self,
+        *,
+        num_words: int,
+        features: int = 700,
+        num_heads: int = 10,
+        head_features: int | None = None,
+        hidden_features: int = 48_000,
+        norm: Norm = "post",
+        weight_norm: bool = True,
+        memory_length: int = 150,
+        window: int | None = None,
+        cutoffs: Sequence[int] = (),
+        div_value: float = 1.0,
+        tied: Tying = "tails",
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        std: float = 0.01,
+        solver: AbstractSolver = Anderson(max_evals=30, tol=1e-3),  # noqa: B008 (frozen)
+        adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=30, tol=1e-4, memory=30)),  # noqa: B008 (frozen)
+    ) -> None:
+        super().__init__()
+        if memory_length < 0:
+            raise ValueError(f"memory_length is {memory_length}; it must not be negative.")
+        for name, probability in (("dropout", dropout), ("attention_dropout", attention_dropout)):
+            if not 0 <= probability < 1:
+                raise ValueError(f"{name} is {probability!r}; it must be in [0, 1).")
+        self.memory_length, self.dropout, self.attention_dropout = memory_length, dropout, attention_dropout
+        embedding = AdaptiveEmbedding(num_words, features, cutoffs=cutoffs, div_value=div_value, std=std)
+        self.softmax = AdaptiveSoftmax(embedding, tied=tied, std=std)
+        cell = TransformerCell(
+            features=features,
+            num_heads=num_heads,
+            head_features=head_features,
+            hidden_features=hidden_features,
+            norm=norm,
+            window=window,
+            weight_norm=weight_norm,
+        )
+        self.injection = nn.Linear(features, 3 * num_heads * cell.attention.head_features)
+        nn.init.normal_(self.injection.weight, std=std)
+        nn.init.zeros_(self.injection.bias)
+        self.layer = DEQ(cell, solver=solver, adjoint=adjoint)
+
+    @property
+    def cell(self) -> TransformerCell:
+        """What is solved."""
+        cell = self.layer.cell
+        assert isinstance(cell, TransformerCell)
+        return cell
+
+    def inject(self, x: Tensor | Segment) -> tuple[Tensor, tuple[Any, ...]]:
+        """Start at zero; the cell takes what is injected, what the memory is to it, and the dropout masks."""
+        words, memory = Segment.of(x)
+        embedded = self._drop(self.softmax.embedding(words))
+        states, injected = (None, None) if memory is None else memory
+        mask = None
+        if self.training and self.dropout:
+            mask = draw_mask((self.cell.features,), self.dropout, like=embedded)
+        length = words.shape[1]
+        keys_values, positions = self.cell.prepare(length, memory=states, injected=injected, mask=mask)
+        masks = self.cell.draw_masks(
+            length,
+            like=embedded,
+            num_memory=0 if states is None else states.shape[1],
+            dropout=self.dropout if self.training else 0.0,
+            attention_dropout=self.attention_dropout if self.training else 0.0,
+        )
+        z0 = embedded.new_zeros(embedded.shape)
+        return z0, (self.injection(embedded), keys_values, positions, masks)
+
+    def read_out(self, z: Tensor) -> Tensor:
+        """Return the features that the softmax takes."""
+        return self._drop(z)
+
+    def answer(self, x: Tensor | Segment, z: Tensor, inputs: tuple[Any, ...]) -> Predictions:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return predictions, and the memory of all positions up to the last."""
+        past = Segment.of(x).memory
+        return Predictions(
+            hidden=self.read_out(z),
+            softmax=self.softmax,
+            memory=remember(past, (z, inputs[0]), length=self.memory_length),
+        )
+
+    def _drop(self, x: Tensor) -> Tensor:
+        if not self.training or not self.dropout:
+            return x
+        return x * draw_mask((x.shape[0], 1, x.shape[2]), self.dropout, like=x)
+
+
+def remember(past: Memory | None, present: Memory, *, length: int) -> Memory | None:
+    """Return the last positions of past and present, without a graph.
+
+    Args:
+        past: What was remembered before.
+        present: What is new, part by part (B, L, ...).
+        length: How many positions to keep; None is returned for 0.
+    """
+    if length == 0:
+        return None
+    new = [part.detach() for part in present]
+    if past is not None:
+        new = [torch.cat([old, part], dim=1) for old, part in zip(past, new, strict=True)]
+    return tuple(part[:, -length:] for part in new)
