@@ -16,7 +16,7 @@ from steadeq.errors import InputError
 from steadeq.models import ToyDEQ
 from steadeq.solvers import AbstractSolver
 from steadeq.train import AbstractModelConfig, JacobianConfig, OptimizerConfig, Process, Regression, Run, Trainer
-from steadeq.train.batches import Batches, BatchOrder
+from steadeq.train.batches import BatchOrder, SampleBatches
 from steadeq.train.evaluation import Evaluator
 from steadeq.train.optimizer import build_optimizer, learning_rate
 
@@ -107,7 +107,7 @@ def test_a_run_equals_a_loop_written_by_hand(method, tmp_path):
         optimizer = torch.optim.Adam(model.parameters(), lr=1.0, weight_decay=1e-2)
     solver, adjoint = Anderson(max_evals=100, tol=1e-13), Implicit(GMRES(max_evals=50, tol=1e-13, memory=50))
     for step in range(12):
-        x, y = trainer.splits.train.batch(trainer.order.indices(step, 0))
+        x, y = trainer.batches.get(step, 0)
         output, _ = model(x, solver=solver, adjoint=adjoint)
         optimizer.zero_grad()
         (output - y).square().mean().backward()
@@ -148,7 +148,7 @@ def test_the_first_phase_is_backpropagation_through_the_loop(tmp_path):
     model = ToyDEQ(hidden=6).double()
     model.load_state_dict(initial)
     for step in range(3):
-        x, y = recorder.trainer.splits.train.batch(recorder.trainer.order.indices(step, 0))
+        x, y = recorder.trainer.batches.get(step, 0)
         z = torch.zeros_like(x)
         for _ in range(5):
             z = model.layer.cell(z, x)
@@ -264,7 +264,7 @@ def test_the_recorded_norm_is_that_of_the_jacobian(tmp_path):
     initial, recorder = record(config, tmp_path / "run")
     model = ToyDEQ()
     model.load_state_dict(initial)
-    x, _ = recorder.trainer.splits.train.batch(recorder.trainer.order.indices(0, 0))
+    x, _ = recorder.trainer.batches.get(0, 0)
     with torch.no_grad():
         z, _ = model(x, solver=Anderson(max_evals=50, tol=1e-7))
         cell = model.layer.cell
@@ -356,13 +356,13 @@ def test_evaluation_may_have_a_budget_of_its_own(tmp_path):
 
 def test_every_epoch_shows_every_sample_once_in_a_new_order(tmp_path):
     trainer = make_trainer(replace(tiny_config("synthetic"), data=LineData(num_train=50)), tmp_path / "run")
-    assert trainer.order.steps_per_epoch == 3
-    epochs = [torch.cat([trainer.order.indices(3 * e + k, 0) for k in range(3)]) for e in range(3)]
+    assert trainer.batches.steps_per_epoch == 3
+    epochs = [torch.cat([trainer.batches.get(3 * e + k, 0)[0] for k in range(3)]).flatten() for e in range(3)]
     for epoch in epochs:
         assert len(set(epoch.tolist())) == 48
     assert not torch.equal(epochs[0], epochs[1])
     assert not torch.equal(epochs[1], epochs[2])
-    assert torch.equal(trainer.order.indices(1, 0), epochs[0][16:32]), "going back gives the same"
+    assert torch.equal(trainer.batches.get(1, 0)[0].flatten(), epochs[0][16:32]), "going back gives the same"
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
@@ -498,11 +498,11 @@ class ReadData(AbstractDataset):
 @pytest.mark.parametrize("parts", [range(1), range(2), range(1, 2)])
 def test_what_is_read_ahead_is_what_would_be_read(parts):
     order = BatchOrder(12, batch_size=4, num_parts=2, seed=0)
-    ahead = Batches(ReadData(), order, parts=parts, seed=0)
+    ahead = SampleBatches(ReadData(), order, parts=parts, seed=0)
     for step in range(7):
         for part in parts:
             # A fresh one has nothing read ahead.
-            plain = Batches(ReadData(), order, parts=parts, seed=0)
+            plain = SampleBatches(ReadData(), order, parts=parts, seed=0)
             for a, b in zip(ahead.get(step, part), plain.get(step, part), strict=True):
                 assert torch.equal(a, b)
             plain.close()
@@ -511,7 +511,7 @@ def test_what_is_read_ahead_is_what_would_be_read(parts):
 
 def test_each_part_is_read_once():
     data = ReadData()
-    batches = Batches(data, BatchOrder(12, batch_size=4, num_parts=2, seed=0), parts=range(2), seed=0)
+    batches = SampleBatches(data, BatchOrder(12, batch_size=4, num_parts=2, seed=0), parts=range(2), seed=0)
     for step in range(3):
         for part in range(2):
             batches.get(step, part)
@@ -527,7 +527,7 @@ def test_an_error_while_reading_ahead_is_raised_where_the_batch_is_needed():
                 raise InputError("image.png is damaged.")
             return super().batch(indices, generator)
 
-    batches = Batches(Damaged(), BatchOrder(12, batch_size=4, num_parts=1, seed=0), parts=range(1), seed=0)
+    batches = SampleBatches(Damaged(), BatchOrder(12, batch_size=4, num_parts=1, seed=0), parts=range(1), seed=0)
     batches.get(0, 0)
     with pytest.raises(InputError, match=r"image\.png"):
         batches.get(1, 0)

@@ -1,6 +1,20 @@
 """Recipes: functions that return a complete config, by the name under which they are trained."""
 
-from . import cifar10, digits, fashion_mnist, imagenet, mdeq, resnet, synthetic
+from . import cifar10, digits, fashion_mnist, imagenet, mdeq, resnet, synthetic, text, transformers, wikitext2
 from .registry import Recipe, get, names
 
-__all__ = ["Recipe", "cifar10", "digits", "fashion_mnist", "get", "imagenet", "mdeq", "names", "resnet", "synthetic"]
+__all__ = [
+    "Recipe",
+    "cifar10",
+    "digits",
+    "fashion_mnist",
+    "get",
+    "imagenet",
+    "mdeq",
+    "names",
+    "resnet",
+    "synthetic",
+    "text",
+    "transformers",
+    "wikitext2",
+]

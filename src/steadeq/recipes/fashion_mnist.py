@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from .. import data
 from ..train import AbstractDataConfig, Classification, TrainConfig
-from .mdeq import cifar10_mdeq_cpu, preset, with_budget
+from .budget import with_budget
+from .mdeq import cifar10_mdeq_cpu, preset
 from .registry import recipe
 
 

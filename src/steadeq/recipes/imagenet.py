@@ -19,7 +19,8 @@ from ..train import (
     WarmupConfig,
 )
 from ..train.checks import check_at_least
-from .mdeq import cifar10_mdeq_cpu, preset, with_budget
+from .budget import with_budget
+from .mdeq import cifar10_mdeq_cpu, preset
 from .registry import recipe
 
 

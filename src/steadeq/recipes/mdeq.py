@@ -18,6 +18,7 @@ from ..train import (
     WarmupConfig,
 )
 from ..train.checks import check_at_least, check_fraction
+from .budget import with_budget
 from .cifar10 import Cifar10Data
 from .registry import recipe
 
@@ -181,15 +182,6 @@ def cifar10_mdeq_jr_paper() -> TrainConfig:
         jacobian=JacobianConfig(weight=0.5, probability=0.05, probe="gaussian"),
         loop=LoopConfig(num_epochs=200, batch_size=96),
         log=LogConfig(every=50, checkpoint_every=1_000),
-    )
-
-
-def with_budget(config: TrainConfig, max_evals: int) -> TrainConfig:
-    """Return a config with another budget of evaluations, forward and backward."""
-    return replace(
-        config,
-        forward=replace(config.forward, max_evals=max_evals),
-        backward=replace(config.backward, max_evals=max_evals),
     )
 
 

@@ -74,6 +74,14 @@ class Process:
         """Return the mean over the processes."""
         return self.total(tensor) / self.world_size
 
+    def concatenate(self, tensor: Tensor) -> Tensor:
+        """Return what all processes have, which is of one shape, along the first dimension in the order of ranks."""
+        if self.world_size == 1:
+            return tensor
+        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
     def share_buffers(self, module: nn.Module) -> None:
         """Give every process the buffers of the main one."""
         if self.world_size > 1:

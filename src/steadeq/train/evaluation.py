@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from ..data import AbstractDataset
+from ..data import AbstractDataset, Text
 from ..errors import Interrupted
 from ..jacobian import frobenius_norm
-from ..models import AbstractEquilibriumModel, AbstractExplicitModel
+from ..models import AbstractEquilibriumModel, AbstractExplicitModel, Predictions, Segment
+from ..models.transformer import Memory
 from ..solvers import AbstractSolver
 from ..spectrum import spectral_radius
 from ..state import leaves
@@ -40,20 +43,25 @@ class Evaluator:
     ) -> dict[str, float]:
         """Return loss, metric, and means over samples of residual and evaluations, at a solver's budget.
 
+        A text is read in order, each segment with the memory of those before; all means are over its words.
+
         Raises:
             Interrupted: It was asked to stop.
         """
         device = self.process.device
         was_training = model.training
         model.eval()
-        # loss, score, residual, evaluations, converged, seconds, samples
+        # loss, score, residual, evaluations, converged, seconds, units
         sums = torch.zeros(7, dtype=torch.float64, device=device)
+        is_text = isinstance(dataset, Text)
+        memory: Memory | None = None
         try:
-            mine = torch.arange(self.process.rank, len(dataset), self.process.world_size)
-            for indices in mine.split(self.batch_size):
+            for batch in self._read(dataset):
                 if self.interruption is not None and self.interruption.requested and self.process.world_size == 1:
                     raise Interrupted
-                x, y = (tensor.to(device) for tensor in dataset.batch(indices))
+                x, y = (tensor.to(device) for tensor in batch)
+                if is_text:
+                    x = Segment(x, memory)
                 start = now(device)
                 with torch.autocast(device.type, dtype=self.precision, enabled=self.precision is not None):
                     if isinstance(model, AbstractExplicitModel):
@@ -61,13 +69,16 @@ class Evaluator:
                     else:
                         output, solution = model(x, solver=solver)
                 seconds = now(device) - start
-                sums[0] += self.task.losses(output, y).double().sum()
-                sums[1] += self.task.scores(output, y).double().sum()
+                if isinstance(output, Predictions):
+                    memory = output.memory
+                losses = self.task.losses(output, y)
+                values = [losses, self.task.scores(output, y, losses)]
                 if solution is not None:
-                    values = (solution.residual, solution.num_evals, solution.converged)
-                    sums[2:5] += torch.stack([value.double().sum() for value in values])
+                    values += [solution.residual, solution.num_evals, solution.converged]
+                num_units = self.task.num_units(y)
+                sums[: len(values)] += num_units * torch.stack([value.double().sum() for value in values])
                 sums[5] += seconds
-                sums[6] += len(indices)
+                sums[6] += num_units * len(y)
         finally:
             model.train(was_training)
         loss, score, residual, evals, converged, seconds, count = self.process.total(sums).tolist()
@@ -75,10 +86,22 @@ class Evaluator:
         has_solves = isinstance(model, AbstractEquilibriumModel)
         return {
             "loss": loss / count,
-            self.task.metric: score / count,
+            self.task.metric: self.task.summarize(score / count),
             **({name: value / count for name, value in solves.items()} if has_solves else {}),
             "seconds_per_sample": seconds / count,
         }
+
+    def _read(self, dataset: AbstractDataset) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the part of this process: samples in order, or segments of streams."""
+        rank, world_size = self.process.rank, self.process.world_size
+        if isinstance(dataset, Text):
+            # At least one stream for each process, and not so many that each of them is hardly a segment.
+            num_streams = max(min(self.batch_size, len(dataset)), world_size)
+            for words, following in dataset.streams(num_streams):
+                yield words[rank::world_size], following[rank::world_size]
+            return
+        for indices in torch.arange(rank, len(dataset), world_size).split(self.batch_size):
+            yield dataset.batch(indices)
 
     def measure_spectrum(
         self,

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, Interrupted, RunError
-from ..models import AbstractEquilibriumModel, AbstractExplicitModel
+from ..models import AbstractEquilibriumModel, AbstractExplicitModel, Segment
 from ..regularizer import JacobianRegularizer
 from ..solution import ConvergenceWarning
-from .batches import Batches, BatchOrder
+from .batches import open_batches
 from .checkpoint import Checkpoint
 from .config import TrainConfig
 from .display import AbstractDisplay, SilentDisplay
@@ -25,6 +25,7 @@ from .distributed import Process
 from .evaluation import Evaluator
 from .interruption import Interruption
 from .loading import build_model, load_weights
+from .memories import Memories
 from .metrics import MetricsLog, Window, peak_memory
 from .objective import MAY_LACK, PACKED, Objective, Outcome, Plan
 from .optimizer import build_optimizer, learning_rate
@@ -65,19 +66,18 @@ class Trainer:
         self.display = display if display is not None and process.is_main else SilentDisplay()
         loop, device = config.loop, process.device
         self.splits = config.data.load()
-        self.order = BatchOrder(
-            len(self.splits.train),
+        self.parts = range(process.rank * loop.accumulate, (process.rank + 1) * loop.accumulate)
+        self.batches = open_batches(
+            self.splits.train,
             batch_size=loop.batch_size,
             num_parts=loop.accumulate * process.world_size,
+            parts=self.parts,
             seed=loop.seed,
         )
-        first_part = process.rank * loop.accumulate
-        self.batches = Batches(
-            self.splits.train, self.order, parts=range(first_part, first_part + loop.accumulate), seed=loop.seed
-        )
-        self.num_steps = loop.num_steps or loop.num_epochs * self.order.steps_per_epoch
-        self.eval_every = config.log.eval_every or self.order.steps_per_epoch
-        self.checkpoint_every = config.log.checkpoint_every or self.order.steps_per_epoch
+        self.memories = Memories(process, num_parts=loop.accumulate)
+        self.num_steps = loop.num_steps or loop.num_epochs * self.batches.steps_per_epoch
+        self.eval_every = config.log.eval_every or self.batches.steps_per_epoch
+        self.checkpoint_every = config.log.checkpoint_every or self.batches.steps_per_epoch
         precision = torch.bfloat16 if loop.precision == "bfloat16" else None
 
         self.model = build_model(config).to(device)
@@ -86,7 +86,7 @@ class Trainer:
         self.task = config.data.task
         self.objective = process.wrap(Objective(self.model, self.task, precision=precision))
         self.optimizer = build_optimizer(config.optimizer, self.model.parameters())
-        self.regularizer = config.jacobian.build(self.num_steps, self.order.steps_per_epoch, loop.seed)
+        self.regularizer = config.jacobian.build(self.num_steps, self.batches.steps_per_epoch, loop.seed)
         self.warmup_regularizer = JacobianRegularizer(
             config.warmup.jacobian_weight,
             probability=config.jacobian.probability,
@@ -123,13 +123,13 @@ class Trainer:
         """
         self.model.eval()
         try:
-            indices = torch.arange(min(32, len(self.splits.train)))
+            indices = torch.arange(min(32, self.config.loop.batch_size, len(self.splits.train)))
             x, y = (tensor.to(self.process.device) for tensor in self.splits.train.batch(indices))
             if isinstance(self.model, AbstractExplicitModel):
                 output = self.model.output(x)
             else:
                 z, inputs = self.model.inject(x)
-                output = self.model.read_out(self.model.layer.cell(z, *inputs))
+                output = self.model.answer(x, self.model.layer.cell(z, *inputs), inputs)
             self.config.data.task.check(output, y)
             self.config.data.task.losses(output, y)
         except (InputError, RunError):
@@ -170,6 +170,7 @@ class Trainer:
         self.step, self.evaluated_at = state["step"], state["evaluated_at"]
         self.num_bad, self.num_bad_in_row = state["num_bad"], state["num_bad_in_row"]
         self.evaluation = state["evaluation"]
+        self.memories.load_state_dict(state["memories"])
         self._saved_at = self.step
 
     def train(self) -> dict[str, float]:
@@ -239,6 +240,8 @@ class Trainer:
             group["lr"] = rate
         # A bad batch must not stay in running means either.
         buffers = [buffer.clone() for buffer in self.model.buffers()]
+        if step % self.batches.steps_per_epoch == 0:
+            self.memories.clear()
         values, must_stop = self._accumulate(plan)
         with self.profile.section("optimizer"):
             values["grad_norm"] = self._gradient_norm()
@@ -246,6 +249,7 @@ class Trainer:
             if is_good:
                 self.optimizer.step()
                 self._update_average()
+                self.memories.keep()
             else:
                 for buffer, before in zip(self.model.buffers(), buffers, strict=True):
                     buffer.copy_(before)
@@ -277,11 +281,12 @@ class Trainer:
         """Add up the gradients of the parts of a batch; return means over all parts of all processes."""
         num_parts = self.config.loop.accumulate
         total: Tensor | None = None
-        for index in range(num_parts):
-            part = self.process.rank * num_parts + index
+        for index, part in enumerate(self.parts):
             seed = self.config.loop.seed
             with self.profile.section("data"):
                 x, y = (tensor.to(self.process.device) for tensor in self.batches.get(plan.step, part))
+            if self.batches.is_contiguous:
+                x = Segment(x, self.memories.recall(index))
             torch.manual_seed(derive_seed(seed, "step", plan.step, part))
             is_last = index == num_parts - 1
             with nullcontext() if is_last or self.process.world_size == 1 else self.objective.no_sync():  # pyright: ignore
@@ -289,6 +294,7 @@ class Trainer:
                     outcome: Outcome = self.objective(x, y, plan)
                 with self.profile.section("backward"):
                     (outcome.loss / num_parts).backward()
+            self.memories.propose(index, outcome.memory)
             measured = outcome.pack(must_stop=self.interruption.requested)
             total = measured if total is None else total + measured
         assert total is not None
@@ -297,7 +303,7 @@ class Trainer:
         # Without a solve, as in the unrolled phase or in an explicit network, there is no residual; without a penalty
         # there is no norm.
         named = {name: value for name, value in values.items() if name not in MAY_LACK or not math.isnan(value)}
-        named[self.task.metric] = named.pop("score")
+        named[self.task.metric] = self.task.summarize(named.pop("score"))
         return named, must_stop
 
     def _gradient_norm(self) -> float:
@@ -345,7 +351,7 @@ class Trainer:
                 self._write(
                     "train",
                     {
-                        "epoch": self.step / self.order.steps_per_epoch,
+                        "epoch": self.step / self.batches.steps_per_epoch,
                         **means,
                         "memory_mb": peak_memory(self.process.device),
                         "num_skipped": self.num_bad,
@@ -373,7 +379,7 @@ class Trainer:
                     max_products=config.log.spectrum_products,
                     seed=derive_seed(config.loop.seed, "spectrum", self.step),
                 )
-            values |= {"epoch": self.step / self.order.steps_per_epoch, "seconds": time.perf_counter() - start}
+            values |= {"epoch": self.step / self.batches.steps_per_epoch, "seconds": time.perf_counter() - start}
         self.evaluated_at, self.evaluation = self.step, values
         self._write("evaluation", values)
         return True
@@ -387,6 +393,7 @@ class Trainer:
     def _save(self) -> None:
         with self.profile.section("logging"):
             self.process.share_buffers(self.model)
+            memories = self.memories.state_dict()
             self._saved_at = self.step
             if self._log is None:
                 return
@@ -401,6 +408,7 @@ class Trainer:
                         "optimizer": self.optimizer.state_dict(),
                         "regularizer": self.regularizer.state_dict(),
                         "window": self.window.state_dict(),
+                        "memories": memories,
                         "evaluated_at": self.evaluated_at,
                         "evaluation": self.evaluation,
                         "num_bad": self.num_bad,

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..adjoint import AbstractAdjoint
-from ..models import AbstractEquilibriumModel, AbstractExplicitModel
+from ..models import AbstractEquilibriumModel, AbstractExplicitModel, Predictions, Segment
+from ..models.transformer import Memory
 from ..regularizer import JacobianRegularizer
 from ..solution import Solution, Status
 from ..solvers import AbstractSolver
@@ -66,6 +67,8 @@ class Outcome:
     """NaN for a network without an equilibrium."""
     solution: Solution | None
     """None if there was no solve."""
+    memory: Memory | None
+    """What a language model needs to go on."""
 
     def pack(self, *, must_stop: bool) -> Tensor:
         """Return all numbers in one tensor, so that they travel together; after the backward pass, as it counts too."""
@@ -107,12 +110,12 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.task, self.precision = model, task, precision
 
-    def forward(self, x: Tensor, y: Tensor, plan: Plan) -> Outcome:
+    def forward(self, x: Tensor | Segment, y: Tensor, plan: Plan) -> Outcome:
         """Return losses and statistics of a batch."""
-        with torch.autocast(x.device.type, dtype=self.precision, enabled=self.precision is not None):
+        with torch.autocast(y.device.type, dtype=self.precision, enabled=self.precision is not None):
             if isinstance(self.model, AbstractExplicitModel):
                 output = self.model.output(x)
-                nothing = torch.full((), math.nan, device=x.device)
+                nothing = torch.full((), math.nan, device=y.device)
                 return self._outcome(output, y, penalty=None, residual=nothing, num_evals=nothing, solution=None)
             if plan.unroll is None:
                 equilibrium = self.model.solve(x, solver=plan.solver, adjoint=plan.adjoint)
@@ -121,7 +124,7 @@ class Objective(nn.Module):
             else:
                 z, inputs, residual = _unroll(self.model, x, plan.unroll)
                 solution, num_evals = None, residual.new_tensor(float(plan.unroll))
-            output = self.model.read_out(z)
+            output = self.model.answer(x, z, inputs)
             cell, regularizer = self.model.layer.cell, plan.regularizer
 
             def penalty(task_loss: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -131,7 +134,7 @@ class Objective(nn.Module):
 
     def _outcome(
         self,
-        output: Tensor,
+        output: Any,
         y: Tensor,
         *,
         penalty: Callable[[Tensor], tuple[Tensor, Tensor | None]] | None,
@@ -139,21 +142,23 @@ class Objective(nn.Module):
         num_evals: Tensor,
         solution: Solution | None,
     ) -> Outcome:
-        task_loss = self.task.losses(output, y).mean()
+        losses = self.task.losses(output, y)
+        task_loss = losses.mean()
         term, norm = (torch.zeros_like(task_loss), None) if penalty is None else penalty(task_loss)
         return Outcome(
             loss=task_loss + term,
             task_loss=task_loss.detach(),
             penalty=term.detach(),
             jacobian_norm=torch.full_like(term, math.nan) if norm is None else norm,
-            score=self.task.scores(output.detach(), y).mean(),
+            score=self.task.scores(output, y, losses).detach().mean(),
             residual=residual,
             num_evals=num_evals,
             solution=solution,
+            memory=output.memory if isinstance(output, Predictions) else None,
         )
 
 
-def _unroll(model: AbstractEquilibriumModel, x: Tensor, depth: int) -> tuple[Any, tuple[Any, ...], Tensor]:
+def _unroll(model: AbstractEquilibriumModel, x: Tensor | Segment, depth: int) -> tuple[Any, tuple[Any, ...], Tensor]:
     """Return the state after so many applications of the cell, its inputs, and how much the last one still moved it."""
     z, inputs = model.inject(x)
     previous = z
