@@ -8,7 +8,7 @@ import torch
 from steadeq import recipes
 from steadeq.train import Run, Trainer
 
-VISION = [n for n in recipes.names() if recipes.get(n).scale == "paper" and n.startswith(("cifar10", "imagenet"))]
+NAMES = [n for n in recipes.names() if recipes.get(n).scale == "paper"]
 
 
 @pytest.fixture
@@ -30,21 +30,27 @@ def files(tmp_path, monkeypatch):
                 image.new("RGB", size, (40 * index, 100, 50)).save(
                     tmp_path / "imagenet" / part / label / f"{label}_{index}.JPEG"
                 )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "wikitext-103").mkdir()
+    for split in ("train", "valid", "test"):
+        words = torch.randint(400, (1000,), generator=generator).tolist()
+        (tmp_path / "wikitext-103" / f"wiki.{split}.tokens").write_text(" ".join(map(str, words)) + "\n")
     return tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", VISION)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_of_the_papers_size_makes_steps_of_both_phases(name, files):
     config = recipes.get(name).build()
-    data = (
-        replace(config.data, num_validation=2, num_workers=0)
-        if name.startswith("imagenet")
-        else replace(config.data, num_train=12, num_validation=4)
-    )
+    family = name.split("-")[0]
+    small = {
+        "cifar10": {"num_train": 12, "num_validation": 4},
+        "imagenet": {"num_validation": 2, "num_workers": 0},
+        "wikitext103": {"max_validation": 302},
+    }
     config = replace(
         config,
-        data=data,
+        data=replace(config.data, **small[family]),
         # One step unrolled if the recipe has such a phase, and two that solve; the budgets are cut to save time.
         warmup=replace(config.warmup, num_steps=min(config.warmup.num_steps, 1), depth=2),
         forward=replace(config.forward, max_evals=4, jitter=(0, 0)),
@@ -58,9 +64,11 @@ def test_a_recipe_of_the_papers_size_makes_steps_of_both_phases(name, files):
     trainer = Trainer(config, Run.create(files / "run", config))
     before = {name: parameter.clone() for name, parameter in trainer.model.named_parameters()}
     values = trainer.train()
-    assert 0 <= values["accuracy"] <= 1
+    metric = values[config.data.task.metric]
+    assert metric > 1 if family == "wikitext103" else 0 <= metric <= 1
     records = [record for record in trainer.run.metrics() if record["event"] == "train"]
     assert [record["num_skipped"] for record in records] == [0, 0, 0]
     assert ("jacobian_norm" in records[-1]) == (config.jacobian.weight > 0)
     moved = [name for name, parameter in trainer.model.named_parameters() if not torch.equal(parameter, before[name])]
-    assert len(moved) > 0.9 * len(before)
+    # Clusters of rare words do not occur in so short a text.
+    assert len(moved) > (0.6 if family == "wikitext103" else 0.9) * len(before)

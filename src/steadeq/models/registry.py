@@ -15,6 +15,8 @@ from .mdeq.presets import CLASSIFIERS, SEGMENTERS, build_classifier, build_segme
 from .monotone import MonotoneDEQ
 from .resnet import ResNet
 from .toy import ToyDEQ
+from .transformer import DEQTransformerLM, TransformerXL
+from .transformer.presets import DEQ_TRANSFORMERS, TIED_TRANSFORMERS, TRANSFORMER_XLS, build_tied_transformer
 
 _PRESETS: dict[str, Callable[..., nn.Module]] = {
     "toy": ToyDEQ,
@@ -29,6 +31,12 @@ _PRESETS: dict[str, Callable[..., nn.Module]] = {
     "resnet/50": partial(ResNet, block="bottleneck", blocks=(3, 4, 6, 3)),
     "resnet/101": partial(ResNet, block="bottleneck", blocks=(3, 4, 23, 3)),
     "densenet/121": DenseNet,
+    **{f"deq-transformer/{name}": partial(DEQTransformerLM, **options) for name, options in DEQ_TRANSFORMERS.items()},
+    **{f"transformer-xl/{name}": partial(TransformerXL, **options) for name, options in TRANSFORMER_XLS.items()},
+    **{
+        f"tied-transformer/{name}": partial(build_tied_transformer, **options)
+        for name, options in TIED_TRANSFORMERS.items()
+    },
 }
 
 

@@ -1,6 +1,18 @@
 """Recipes: functions that return a complete config, by the name under which they are trained."""
 
-from . import cifar10, digits, fashion_mnist, imagenet, mdeq, resnet, synthetic, text, transformers, wikitext2
+from . import (
+    cifar10,
+    digits,
+    fashion_mnist,
+    imagenet,
+    mdeq,
+    resnet,
+    synthetic,
+    text,
+    transformers,
+    wikitext2,
+    wikitext103,
+)
 from .registry import Recipe, get, names
 
 __all__ = [
@@ -17,4 +29,5 @@ __all__ = [
     "text",
     "transformers",
     "wikitext2",
+    "wikitext103",
 ]
