@@ -14,6 +14,10 @@ class RunError(RuntimeError):
     """A run had to stop, and what it had saved before is intact. Commands exit with 1."""
 
 
+class Diverged(RunError):
+    """A run made steps that were not finite, one after another."""
+
+
 class Interrupted(Exception):
     """A run was asked to stop and has saved its state. Commands exit with 130."""
 

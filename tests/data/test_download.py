@@ -6,14 +6,16 @@ import hashlib
 import http.server
 import io
 import os
+import stat
 import tarfile
 import threading
+import zipfile
 from dataclasses import replace
 
 import pytest
 
 from steadeq.cli.main import main
-from steadeq.data import checksums, download
+from steadeq.data import checksums, corpus, download
 from steadeq.data.catalogue import CATALOGUE
 from steadeq.data.download import Download, fetch
 from steadeq.errors import InputError, RunError
@@ -233,6 +235,74 @@ def test_an_unsafe_or_damaged_archive_leaves_no_folder(content, server, tmp_path
     assert names(tmp_path / "data") == ["set.tar.gz"]
 
 
+# Zip archives
+
+
+def zip_archive(members: dict[str, bytes], *, mode: int = stat.S_IFREG | 0o644) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, mode << 16
+            target.writestr(info, content)
+    return file.getvalue()
+
+
+def encrypted(content: bytes) -> bytes:
+    """Return an archive whose members claim to be encrypted, by a bit in both of their headers."""
+    changed = bytearray(content)
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        changed[content.index(signature) + offset] |= 1
+    return bytes(changed)
+
+
+def spoiled(content: bytes) -> bytes:
+    """Return an archive whose first member has other bytes than its checksum says."""
+    changed = bytearray(content)
+    changed[content.index(b"set/a") + 5] ^= 0xFF
+    return bytes(changed)
+
+
+def zip_of(server, content: bytes) -> Download:
+    server.files["set.zip"] = content
+    return Download(url=server.url("set.zip"), md5=md5(content), target="set", is_archive=True)
+
+
+def test_a_zip_archive_becomes_its_folder(server, tmp_path):
+    wanted = zip_of(server, zip_archive({"set/": b"", "set/a": b"1", "set/b/c": b"2", "other": b"3"}))
+    server.limit = 50
+    with pytest.raises(RunError, match="the same command gets the rest"):
+        wanted.obtain(tmp_path)
+    server.limit = None
+    assert wanted.obtain(tmp_path) == tmp_path / "set"
+    assert [requested for _, requested in server.requests] == [None, "bytes=50-"]
+    assert (tmp_path / "set/b/c").read_bytes() == b"2"
+    assert names(tmp_path) == ["set"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        zip_archive({"set/a": b"1", "../evil": b"2"}),
+        zip_archive({"set/a": b"1", "set/../../evil": b"2"}),
+        zip_archive({"set/a": b"1", "set\\..\\..\\evil": b"2"}),
+        zip_archive({"set/a": b"1", "/evil": b"2"}),
+        zip_archive({"set/a": b"../../evil"}, mode=stat.S_IFLNK | 0o777),
+        zip_archive({"another/a": b"1"}),
+        zip_archive({"set/a": b"1" * 100})[:-30],
+        encrypted(zip_archive({"set/a": b"1" * 100})),
+        spoiled(zip_archive({"set/a": b"1" * 100})),
+        b"no archive",
+    ],
+)
+def test_an_unsafe_or_damaged_zip_archive_leaves_no_folder(content, server, tmp_path):
+    (tmp_path / "data").mkdir()
+    with pytest.raises(RunError, match=r"set\.zip (cannot be unpacked: .*|does not hold a folder set)\.$"):
+        zip_of(server, content).obtain(tmp_path / "data")
+    assert names(tmp_path) == ["data"]
+    assert names(tmp_path / "data") == ["set.zip"]
+
+
 # Checksums
 
 
@@ -264,7 +334,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small(server, monkeypatch):
-    """The server has a CIFAR-10 and a Fashion-MNIST of a few bytes, with their checksums."""
+    """The server has a CIFAR-10, a Fashion-MNIST and two texts of a few bytes, with their checksums."""
     files = {name: name.encode() for name in CATALOGUE["cifar10"].checksums["cifar-10-batches-bin"]}
     content = archive({f"cifar-10-batches-bin/{name}": value for name, value in files.items()})
     server.files["cifar-10-binary.tar.gz"] = content
@@ -281,6 +351,18 @@ def small(server, monkeypatch):
     sums = {"fashion-mnist": {name: md5(f"{name}.gz".encode()) for name in entry.checksums["fashion-mnist"]}}
     changed = replace(entry, downloads=tuple(wanted), checksums=sums, elsewhere=())
     monkeypatch.setitem(CATALOGUE, "fashion-mnist", changed)
+    for name in ("wikitext-2", "wikitext-103"):
+        entry = CATALOGUE[name]
+        content = zip_archive({f"{name}/wiki.{split}.tokens": split.encode() for split in ("train", "valid", "test")})
+        server.files[f"{name}-v1.zip"] = content
+        (item,) = entry.downloads
+        sums = {name: {f"wiki.{split}.tokens": md5(split.encode()) for split in ("train", "valid", "test")}}
+        changed = replace(
+            entry,
+            downloads=(replace(item, url=server.url(f"{name}-v1.zip"), md5=md5(content)),),
+            checksums=sums if entry.checksums else {},
+        )
+        monkeypatch.setitem(CATALOGUE, name, changed)
     return server
 
 
@@ -312,6 +394,32 @@ def test_downloads_go_where_they_are_told_to(small, home, monkeypatch, capfd):
     assert "Set STEADEQ_DATA" not in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["wikitext-2", "wikitext-103"])
+def test_texts_are_downloaded_where_they_will_be_found(name, small, home, capfd):
+    assert main(["data", name, "--download"]) == 0
+    out = capfd.readouterr().out
+    assert f"{name} is in {home / 'cache' / 'steadeq' / name}" in out
+    # Nobody has published checksums of the files of the larger one; that of the archive was compared all the same.
+    assert ("all files have their published checksums" in out) == (name == "wikitext-2")
+    assert corpus.load(name).vocabulary.words == ("<eos>", "train", "<unk>")
+    assert main(["data", name, "--verify"]) == (0 if name == "wikitext-2" else 2)
+    assert main(["data", name, "--download"]) == 0
+    assert len(small.requests) == 1
+
+
+def test_the_penn_treebank_is_verified_in_both_of_its_layouts(home, monkeypatch, capfd):
+    entry, files = CATALOGUE["penn-treebank"], ("ptb.train.txt", "ptb.valid.txt", "ptb.test.txt")
+    sums = {folder: {name: md5(name.encode()) for name in files} for folder in entry.checksums}
+    monkeypatch.setitem(CATALOGUE, "penn-treebank", replace(entry, checksums=sums))
+    monkeypatch.setenv("STEADEQ_DATA", str(home / "mine"))
+    for layout in ("simple-examples/data", "penn-treebank"):
+        (home / "mine" / layout).mkdir(parents=True)
+        for name in files:
+            (home / "mine" / layout / name).write_bytes(name.encode())
+        assert main(["data", "penn-treebank", "--verify"]) == 0
+        assert f"All files in {home / 'mine' / layout} have" in capfd.readouterr().out
+
+
 def test_a_command_that_was_cut_off_goes_on_when_repeated(small, home, capfd):
     small.limit = 30
     codes = [main(["data", "cifar10", "--download"]) for _ in range(2)]
@@ -331,10 +439,13 @@ def test_a_command_that_was_cut_off_goes_on_when_repeated(small, home, capfd):
         ("cifar10 --verify", "cifar-10-batches-bin or cifar-10-batches-py"),
         ("imagenet --download", "image-net.org"),
         ("cityscapes --download", "cityscapes-dataset.com"),
+        ("penn-treebank --download", "simple-examples.tgz"),
+        ("wikitext-103 --verify", "no published checksums of wikitext-103"),
         ("imagenet --verify", "no published checksums of imagenet"),
         ("digits --download", "digits cannot be downloaded"),
         ("digits --verify", "no published checksums of digits"),
         ("fashion_mnist", "'fashion-mnist'"),
+        ("wikitext2", "'wikitext-2'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(arguments, problem, home, capfd):

@@ -81,7 +81,7 @@ def _download(entry: Entry, to: Path | None) -> None:
     folder = download_folder() if to is None else to
     with _progress() as progress:
         place = entry.download(folder, progress)
-    print(f"{entry.name} is in {place}, and all files have their published checksums.")
+    print(f"{entry.name} is in {place}{', and all files have their published checksums' if entry.checksums else ''}.")
     print(f"terms: {entry.terms}")
     if folder.resolve() not in [path.resolve() for path in search_path()]:
         print(f"Set STEADEQ_DATA to {folder.resolve()} to use it.")

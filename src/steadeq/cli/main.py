@@ -21,6 +21,7 @@ COMMANDS = {
     "train": "train a recipe: progress, logs, checkpoints; Ctrl-C and kill are safe",
     "evaluate": "task metric of a run against the number of evaluations",
     "analyze": "spectrum, Jacobian norm, residual curves and per-sample evaluations of a run",
+    "generate": "text from a language model, word by word",
     "reproduce": "a table or figure of the paper",
     "report": "one HTML file that compares runs",
     "data": "what data is there, where it is looked for, how to get it",

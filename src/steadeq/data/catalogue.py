@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import InputError
-from . import checksums, cifar10, cityscapes, fashion_mnist, imagenet, imagenette64
+from . import checksums, cifar10, cityscapes, corpus, fashion_mnist, imagenet, imagenette64
 from .download import Download, Progress
 from .locations import find, require
 
@@ -54,7 +54,9 @@ class Entry:
         return place
 
     def download(self, folder: Path, progress: Progress | None = None) -> Path:
-        """Put the data into a folder, verify it, and return where it is; what is there already is kept.
+        """Put the data into a folder, verify what has checksums, and return where it is; what is there is kept.
+
+        What is fetched always agrees with the checksum of its archive.
 
         Raises:
             InputError: It cannot be downloaded, or something else is in its place.
@@ -64,7 +66,8 @@ class Entry:
             raise InputError(f"{self.name} cannot be downloaded by this command. {self.source}".rstrip())
         for download in self.downloads:
             download.obtain(folder, progress)
-        return self.verify(folder / self.layouts[0])
+        place = folder / self.layouts[0]
+        return self.verify(place) if self.checksums else place
 
 
 _FASHION_MNIST = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"
@@ -74,6 +77,26 @@ _FASHION_MNIST_ARCHIVES = {
     "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
     "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
 }
+
+# The site of the first author, as the original location no longer answers.
+_WIKITEXT = "https://wikitext.smerity.com"
+
+
+def _wikitext(name: str, summary: str, md5: str) -> Entry:
+    archive = f"{name}-v1.zip"
+    return Entry(
+        name=name,
+        summary=summary,
+        terms="CC BY-SA 3.0; cite Merity, Xiong, Bradbury and Socher (2017)",
+        layouts=corpus.LAYOUTS[name].folders,
+        source=(
+            f"`steadeq data {name} --download`; or download {_WIKITEXT}/{archive}, the word-level text with <unk>, and "
+            "unpack it in one of the folders above."
+        ),
+        downloads=(Download(url=f"{_WIKITEXT}/{archive}", md5=md5, target=name, is_archive=True),),
+        checksums={folder: sums for folder, sums in corpus.CHECKSUMS.items() if folder == name},
+    )
+
 
 CATALOGUE = {
     entry.name: entry
@@ -155,6 +178,31 @@ CATALOGUE = {
                 "Register at https://www.cityscapes-dataset.com and unpack leftImg8bit_trainvaltest.zip and "
                 "gtFine_trainvaltest.zip into cityscapes/ in one of the folders above."
             ),
+        ),
+        _wikitext(
+            "wikitext-2",
+            "2,088,628 words of 600 articles of Wikipedia, and 463,215 to validate and test",
+            "542ccefacc6c27f945fb54453812b3cd",
+        ),
+        _wikitext(
+            "wikitext-103",
+            "103,227,021 words of 28,475 articles of Wikipedia, and 463,215 to validate and test",
+            "9ddaacaf6af0710eda8c456decff7832",
+        ),
+        Entry(
+            name="penn-treebank",
+            summary="929,589 words of the Wall Street Journal, and 156,190 to validate and test",
+            terms=(
+                "text of LDC99T42, for licensees of the Linguistic Data Consortium; cite Marcus et al. (1993) and "
+                "Mikolov et al. (2010)"
+            ),
+            layouts=corpus.LAYOUTS["penn-treebank"].folders,
+            source=(
+                "Download Mikolov's simple-examples.tgz, which is at "
+                "https://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz, and unpack it in one of the folders "
+                "above; or put ptb.train.txt, ptb.valid.txt and ptb.test.txt into penn-treebank/ there."
+            ),
+            checksums={folder: corpus.CHECKSUMS[folder] for folder in ("penn-treebank", "data")},
         ),
     )
 }

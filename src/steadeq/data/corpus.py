@@ -40,6 +40,23 @@ LAYOUTS = {
 }
 """Which corpora there are."""
 
+_PENN_TREEBANK = {
+    "ptb.train.txt": "f26c4b92c5fdc7b3f8c7cdcb991d8420",
+    "ptb.valid.txt": "aa0affc06ff7c36e977d7cd49e3839bf",
+    "ptb.test.txt": "8b80168b89c18661a38ef683c0dc3721",
+}
+
+CHECKSUMS = {
+    "wikitext-2": {
+        "wiki.train.tokens": "34a77ebe59551b3a3b3d8c0a2797c976",
+        "wiki.valid.tokens": "d756d22ab2310e7e60c094bea5c5a8eb",
+        "wiki.test.tokens": "781c9418ab9414bd09e4aad825aae752",
+    },
+    "penn-treebank": _PENN_TREEBANK,
+    "data": _PENN_TREEBANK,
+}
+"""MD5 of the files of each folder, where they are known."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:

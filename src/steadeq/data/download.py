@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import http.client
 import os
+import stat
 import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ..errors import InputError, RunError
 from . import checksums
@@ -89,28 +91,45 @@ def unpack(archive: Path, target: Path) -> None:
     """Unpack the folder that an archive holds; it appears whole or not at all.
 
     Args:
-        archive: A tar file, compressed or not.
+        archive: A zip file, by its name; or a tar file, compressed or not.
         target: The folder; its last part is its name in the archive.
 
     Raises:
         InputError: This version of Python cannot unpack safely.
         RunError: The archive is damaged, unsafe, or without that folder; or there is no space.
     """
-    if not hasattr(tarfile, "data_filter"):
-        raise InputError("Unpacking archives safely needs Python 3.10.12, 3.11.4 or a later one.")
+    extract = _extract_zip if archive.suffix == ".zip" else _extract_tar
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
-            with tarfile.open(archive) as tar:
-                tar.extractall(temporary, filter="data")
+            extract(archive, temporary)
             inside = Path(temporary) / target.name
             if not inside.is_dir():
                 raise RunError(f"{archive} does not hold a folder {target.name}.")
             os.replace(inside, target)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error) as error:
         reason = " ".join(str(error).split()).removesuffix(".")
         raise RunError(f"{archive} cannot be unpacked: {reason}.") from error
     except OSError as error:
         raise _disk_error(target, error) from error
+
+
+def _extract_tar(archive: Path, folder: str) -> None:
+    if not hasattr(tarfile, "data_filter"):
+        raise InputError("Unpacking archives safely needs Python 3.10.12, 3.11.4 or a later one.")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+
+
+def _extract_zip(archive: Path, folder: str) -> None:
+    with zipfile.ZipFile(archive) as file:
+        for member in file.infolist():
+            # The module would put members from outside somewhere inside, and links as files: neither is data.
+            path = PurePosixPath(member.filename.replace("\\", "/"))
+            if path.is_absolute() or ".." in path.parts or stat.S_ISLNK(member.external_attr >> 16):
+                raise zipfile.BadZipFile(f"{member.filename!r} would be outside the folder, or is a link")
+            if member.flag_bits & 1:
+                raise zipfile.BadZipFile(f"{member.filename!r} is encrypted")
+        file.extractall(folder)
 
 
 def _transfer(url: str, part: Path, progress: Progress) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import InputError, suggestion
+from ..recipes.registry import Scale
 from ..train import Run, TrainConfig
 
 
@@ -32,12 +33,13 @@ class Artefact:
 
     name: str
     claim: str
-    data: str
-    minutes: float
-    """On two processors."""
-    runs: Callable[[], Mapping[str, TrainConfig]]
+    data: Mapping[Scale, str]
+    """At each scale at which it can be made."""
+    duration: Mapping[Scale, str]
+    """How long all its runs take; many are shared with other artefacts."""
+    runs: Callable[[Scale], Mapping[str, TrainConfig]]
     """By the name of the run's folder."""
-    produce: Callable[[Mapping[str, Run], Path], list[Verdict]]
+    produce: Callable[[Mapping[str, Run], Path, Scale], list[Verdict]]
     """Draws into a folder, and judges; writes `summary.json`."""
     tabulate: Callable[[Mapping[str, Any]], str]
     """Turns the content of `summary.json` into a table in Markdown."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import Diverged, InputError
 from ..train import Process, Run, TrainConfig, Trainer
 from ..train.budgets import evaluate_budgets, write_evaluation
 from ..train.display import AbstractDisplay
@@ -14,7 +15,7 @@ from ..train.serialization import differences
 
 
 def complete_run(config: TrainConfig, path: Path, *, process: Process, display: AbstractDisplay) -> Run:
-    """Return a finished run of a config.
+    """Return a finished run of a config, or one that diverged.
 
     Args:
         config: All about the run.
@@ -31,10 +32,12 @@ def complete_run(config: TrainConfig, path: Path, *, process: Process, display: 
             raise InputError(
                 f"{path} holds another run: its {field} is {old}, not {new}; name another folder with --out."
             )
+        if run.has_diverged():
+            return run
     trainer = Trainer(config, run, process=process, display=display)
     if not run.exists():
         Run.create(path, config)
-    with run.lock():
+    with run.lock(), suppress(Diverged):  # which is a result too
         trainer.resume()
         if not trainer.is_finished:
             trainer.train()
@@ -42,22 +45,30 @@ def complete_run(config: TrainConfig, path: Path, *, process: Process, display: 
 
 
 def complete_evaluation(run: Run, *, process: Process, budgets: tuple[int, ...]) -> dict[str, Any]:
-    """Return the run's evaluation on its test split at some budgets, measured if it is not there yet.
+    """Return the run's evaluation on its test split at some budgets, of which those are measured that are missing.
 
     Args:
         run: A finished run.
         process: Where to compute.
         budgets: Numbers of evaluations.
     """
-    path = run.path / "evaluation.json"
-    if path.is_file():
-        try:
-            result = json.loads(path.read_text())
-            is_current = result["split"] == "test" and result["step"] == run.checkpoints().steps()[-1]
-            if is_current and [row["max_evals"] for row in result["rows"]] == list(budgets):
-                return result
-        except (ValueError, KeyError, TypeError, IndexError):
-            pass  # damaged: measured again
-    result = evaluate_budgets(run, process, budgets=budgets)
-    write_evaluation(run.path, result)
-    return result
+    known = _known(run)
+    missing = [budget for budget in budgets if budget not in known]
+    if not missing:
+        result = json.loads((run.path / "evaluation.json").read_text())
+    else:
+        result = evaluate_budgets(run, process, budgets=missing)
+        known |= {row["max_evals"]: row for row in result["rows"]}
+        write_evaluation(run.path, {**result, "rows": [known[budget] for budget in sorted(known)]})
+    return {**result, "rows": [known[budget] for budget in budgets]}
+
+
+def _known(run: Run) -> dict[int, dict[str, Any]]:
+    """Return what evaluation.json says of the latest checkpoint, by budget; nothing if it is damaged."""
+    try:
+        result = json.loads((run.path / "evaluation.json").read_text())
+        if result["split"] == "test" and result["step"] == run.checkpoints().steps()[-1]:
+            return {row["max_evals"]: row for row in result["rows"]}
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        pass
+    return {}

@@ -40,16 +40,16 @@ def tabulate_verdicts(summary: Mapping[str, Any]) -> str:
     return tabulate(["claim", "verdict", "numbers"], rows)
 
 
-def spread(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> dict[str, float]:
-    """Return the number of rows (one for each seed), and mean and standard deviation of each measure.
+def spread(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> dict[str, Any]:
+    """Return the number of rows (one for each seed), and mean and standard deviation of each measure that is there.
 
     Example:
         >>> spread([{"a": 1.0}, {"a": 3.0}], ["a"])
         {'num_seeds': 2, 'a': 2.0, 'a_std': 1.4142135623730951}
     """
-    found: dict[str, float] = {"num_seeds": len(rows)}
+    found: dict[str, float | None] = {"num_seeds": len(rows)}
     for measure in measures:
-        values = [row[measure] for row in rows]
-        found[measure] = mean(values)
-        found[f"{measure}_std"] = stdev(values) if len(values) > 1 else 0.0
+        values = [row[measure] for row in rows if row[measure] is not None]
+        found[measure] = mean(values) if values else None
+        found[f"{measure}_std"] = (stdev(values) if len(values) > 1 else 0.0) if values else None
     return found

@@ -9,7 +9,7 @@ from .monotone import MonotoneConv, MonotoneDEQ, MonotoneLinear
 from .registry import available, create
 from .resnet import ResNet
 from .toy import ToyCell, ToyDEQ
-from .transformer import DEQTransformerLM, Predictions, Segment, TransformerCell
+from .transformer import DEQTransformerLM, Predictions, Segment, TiedTransformer, TransformerCell, TransformerXL
 
 __all__ = [
     "MDEQ",
@@ -29,9 +29,11 @@ __all__ = [
     "Predictions",
     "ResNet",
     "Segment",
+    "TiedTransformer",
     "ToyCell",
     "ToyDEQ",
     "TransformerCell",
+    "TransformerXL",
     "available",
     "create",
 ]

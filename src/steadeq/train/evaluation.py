@@ -113,7 +113,7 @@ class Evaluator:
         max_products: int,
         seed: int,
     ) -> dict[str, float]:
-        """Return ‖J‖²_F / d and the spectral radius, as means over the first samples of a dataset.
+        """Return ‖J‖²_F / d and the spectral radius, by Arnoldi and as the paper does, as means over the first samples.
 
         Every process measures the same samples, as they are few.
         """
@@ -127,15 +127,16 @@ class Evaluator:
         z, cell = equilibrium.z, model.layer.cell
         dim = sum(leaf[0].numel() for leaf in leaves(z))
         norm = frobenius_norm(cell, z, *equilibrium.inputs, num_probes=4, generator=generator)
-        radius = spectral_radius(
-            cell, z, *equilibrium.inputs, max_products=max_products, tol=1e-2, memory=max_products, generator=generator
-        )
+        options = {"max_products": max_products, "tol": 1e-2, "generator": generator}
+        radius = spectral_radius(cell, z, *equilibrium.inputs, memory=max_products, **options)
+        rayleigh = spectral_radius(cell, z, *equilibrium.inputs, method="rayleigh", **options)
         model.train(was_training)
         return {
             "jacobian_norm": float(norm.value.square().mean()) / dim,
             "spectral_radius": float(radius.value.mean()),
             "spectral_radius_max": float(radius.value.max()),
             "spectral_radius_error": float(radius.error.mean()),
+            "spectral_radius_rayleigh": float(rayleigh.value.mean()),
         }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, Interrupted, RunError
+from ..errors import Diverged, InputError, Interrupted, RunError
 from ..models import AbstractEquilibriumModel, AbstractExplicitModel, Segment
 from ..regularizer import JacobianRegularizer
 from ..solution import ConvergenceWarning
@@ -342,7 +342,8 @@ class Trainer:
             self._write("skipped", {"reason": f"{what} is not finite", "in_row": self.num_bad_in_row})
             self.display.say(f"Step {self.step} is skipped: {what} is not finite ({self.num_bad_in_row} in a row).")
         if self.num_bad_in_row >= self.config.loop.max_bad_steps:
-            raise RunError(
+            self._write("diverged", {"in_row": self.num_bad_in_row})
+            raise Diverged(
                 f"The run stopped at step {self.step}: {self.num_bad_in_row} steps in a row were not finite. {_ADVICE}"
             )
         if self.step % self.config.log.every == 0 or self.step == self.num_steps:

@@ -101,6 +101,11 @@ class Run:
                 break
         return records
 
+    def has_diverged(self) -> bool:
+        """Return whether the run ended because its steps were not finite."""
+        metrics = self.metrics()
+        return bool(metrics) and metrics[-1]["event"] == "diverged"
+
     def record_environment(self, *, device: str, world_size: int) -> None:
         """Note in environment.json with what the run is made; each session adds its own."""
         path = self.path / "environment.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from ...nn.adaptive_softmax import Tying
 from ...solvers import GMRES, AbstractSolver, Anderson
 from ..base import AbstractEquilibriumModel
 from .cell import Norm, TransformerCell
+from .generation import Step, generate
 from .text import Memory, Predictions, Segment
 
 
@@ -133,6 +134,46 @@ class DEQTransformerLM(AbstractEquilibriumModel):
             hidden=self.read_out(z),
             softmax=self.softmax,
             memory=remember(past, (z, inputs[0]), length=self.memory_length),
+        )
+
+    def generate(
+        self,
+        prompt: Tensor,
+        *,
+        num_words: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+        solver: AbstractSolver | None = None,
+        warm_start: bool = True,
+        forbidden: Collection[int] = (),
+    ) -> Iterator[Step]:
+        """Yield words that follow a prompt, each as soon as it is drawn; see `steadeq.models.transformer.generate`.
+
+        Args:
+            prompt: (P,) words to begin with, at least one.
+            num_words: How many to draw.
+            temperature: Divides the logarithms of probabilities; 0 always takes the most likely word.
+            top_k: How many of the most likely words may come; by default all.
+            top_p: What the words that may come must reach together, the most likely ones first; by default all may
+                come.
+            generator: Of the CPU, for the same words again.
+            solver: Instead of the layer's own.
+            warm_start: Whether a position's solve starts at the equilibrium of the position before, and not at zero.
+            forbidden: Words that may not come.
+        """
+        return generate(
+            self,
+            prompt,
+            num_words=num_words,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            generator=generator,
+            solver=solver,
+            warm_start=warm_start,
+            forbidden=forbidden,
         )
 
     def _drop(self, x: Tensor) -> Tensor:

@@ -1,0 +1,328 @@
+"""Text word by word: the model's probabilities, drawn as asked for, from any start of the solves."""
+
+import itertools
+
+import pytest
+import torch
+
+from steadeq import Anderson, OneStep, jacobian_penalty
+from steadeq.errors import RunError
+from steadeq.models import DEQTransformerLM, Segment, ToyDEQ, TransformerXL
+from steadeq.models.transformer import Sampling, generate, generation
+
+NUM_WORDS = 20
+TIGHT = Anderson(max_evals=300, tol=1e-12)
+PROMPT = torch.tensor([3, 1, 4, 1, 5])
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def draw_text(num_words):
+    """Return words that each have a few likely successors, frequent words more likely than rare ones."""
+    generator = seeded(1)
+    frequencies = 1 / torch.arange(1, NUM_WORDS + 1)
+    table = frequencies * torch.rand(NUM_WORDS, NUM_WORDS, generator=generator) ** 4
+    words = [0]
+    for _ in range(num_words - 1):
+        words.append(int(torch.multinomial(table[words[-1]], 1, generator=generator)))
+    return torch.tensor(words)
+
+
+@pytest.fixture(scope="module", params=["post", "pre"])
+def trained(request):
+    """A regularized model after a second of training."""
+    torch.manual_seed(0)
+    model = DEQTransformerLM(
+        num_words=NUM_WORDS,
+        features=16,
+        num_heads=2,
+        hidden_features=32,
+        norm=request.param,
+        memory_length=48,
+        std=0.05,
+        adjoint=OneStep(),
+    )
+    columns = draw_text(8 * 401).view(8, 401)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for begin in [*range(0, 400, 10)] * 2:
+        segment = Segment(columns[:, begin : begin + 10])
+        equilibrium = model.solve(segment)
+        predictions = model.answer(segment, equilibrium.z, equilibrium.inputs)
+        loss = predictions.losses(columns[:, begin + 1 : begin + 11]).mean()
+        penalty = jacobian_penalty(model.cell, equilibrium.z.detach(), *equilibrium.inputs)
+        optimizer.zero_grad()
+        (loss + penalty).backward()
+        optimizer.step()
+    return model.double().eval().requires_grad_(False)
+
+
+def words_of(steps):
+    return [step.word for step in steps]
+
+
+def untrained(**options):
+    """Return a model with one equilibrium that is easy to find, as what is injected outweighs the state."""
+    torch.manual_seed(0)
+    options = {"memory_length": 48, "std": 0.1, **options}
+    model = DEQTransformerLM(num_words=NUM_WORDS, features=16, num_heads=2, hidden_features=32, **options)
+    model.double().eval().requires_grad_(False)
+    for module in (model.cell.attention.qkv, model.cell.attention.position, model.cell.linear1, model.cell.linear2):
+        module.g.mul_(0.3)
+    model.cell.attention.out.g.mul_(20)
+    return model
+
+
+def explicit(**options):
+    torch.manual_seed(0)
+    options = {"memory_length": 48, **options}
+    model = TransformerXL(
+        num_words=NUM_WORDS, num_layers=2, features=16, num_heads=2, hidden_features=32, std=0.1, **options
+    )
+    return model.double().eval()
+
+
+# Starts
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_start_of_the_solves_does_not_change_the_words(trained, temperature):
+    warm, cold = (
+        list(
+            trained.generate(
+                PROMPT,
+                num_words=40,
+                temperature=temperature,
+                generator=seeded(),
+                solver=TIGHT,
+                warm_start=warm_start,
+            )
+        )
+        for warm_start in (True, False)
+    )
+    assert words_of(warm) == words_of(cold)
+    for one, other in zip(warm, cold, strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
+
+
+def test_a_warm_start_saves_evaluations_on_a_trained_model(trained):
+    warm, cold = (
+        sum(
+            step.num_evals for step in trained.generate(PROMPT, num_words=60, generator=seeded(), warm_start=warm_start)
+        )
+        for warm_start in (True, False)
+    )
+    assert warm < 0.9 * cold
+
+
+def test_a_warm_start_begins_at_the_equilibrium_of_the_last_position(trained, monkeypatch):
+    starts, values = [], []
+    forward = type(trained.layer).forward
+
+    def watch(layer, z0, *inputs, **options):
+        starts.append(z0)
+        value, solution = forward(layer, z0, *inputs, **options)
+        values.append(value)
+        return value, solution
+
+    monkeypatch.setattr(type(trained.layer), "forward", watch)
+    list(trained.generate(PROMPT, num_words=3))
+    # The prompt but its last word, and then one word at a time; nothing is read after the last one.
+    assert [start.shape[1] for start in starts] == [4, 1, 1, 1]
+    assert not starts[0].any()
+    for start, value in zip(starts[1:], values, strict=False):
+        assert torch.equal(start, value[:, -1:])
+    starts.clear()
+    list(trained.generate(PROMPT, num_words=3, warm_start=False))
+    assert not any(start.any() for start in starts)
+
+
+# Probabilities
+
+
+def assert_probabilities_of(model, prompt, steps, **options):
+    """Check the words against one long segment."""
+    whole = torch.cat([prompt, torch.tensor(words_of(steps))])
+    with torch.no_grad():
+        predictions, _ = model(whole[None, :-1], **options)
+    expected = -predictions.losses(whole[None, 1:])[0, len(prompt) - 1 :]
+    actual = torch.tensor([step.log_probability for step in steps], dtype=torch.float64)
+    torch.testing.assert_close(actual, expected, atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_word_by_word_is_one_long_segment(trained, warm_start):
+    steps = trained.generate(PROMPT, num_words=20, generator=seeded(), solver=TIGHT, warm_start=warm_start, top_k=5)
+    assert_probabilities_of(trained, PROMPT, list(steps), solver=TIGHT)
+
+
+def test_an_adaptive_softmax_and_a_window_change_nothing_of_that():
+    model = untrained(cutoffs=[5, 12], div_value=2, window=7)
+    assert_probabilities_of(
+        model, PROMPT, list(model.generate(PROMPT, num_words=20, generator=seeded(), solver=TIGHT)), solver=TIGHT
+    )
+
+
+def test_an_explicit_model_is_read_in_the_same_way():
+    model = explicit()
+    steps = list(generate(model, PROMPT, num_words=20, generator=seeded()))
+    assert_probabilities_of(model, PROMPT, steps)
+    assert {step.num_evals for step in steps} == {None}
+    assert not any(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_long_prompt_is_read_in_segments(trained, monkeypatch):
+    prompt = draw_text(30)
+    expected = words_of(trained.generate(prompt, num_words=10, temperature=0, solver=TIGHT))
+    monkeypatch.setattr(generation, "PROMPT_SEGMENT", 7)
+    assert words_of(trained.generate(prompt, num_words=10, temperature=0, solver=TIGHT)) == expected
+
+
+def test_a_prompt_scrolls_out_of_the_memory():
+    # No position sees more of the past than the memory has.
+    model = explicit(memory_length=4, window=5)
+    prompt = draw_text(30)
+    steps = list(generate(model, prompt, num_words=12, generator=seeded()))
+    assert_probabilities_of(model, prompt, steps)
+
+
+def test_a_model_without_memory_sees_the_last_word_only():
+    model = untrained(memory_length=0)
+    (one,) = model.generate(PROMPT, num_words=1, temperature=0, solver=TIGHT)
+    (other,) = model.generate(PROMPT[-1:], num_words=1, temperature=0, solver=TIGHT)
+    assert one.word == other.word
+    assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
+
+
+def test_words_come_as_they_are_asked_for_and_leave_no_trace():
+    model = untrained().requires_grad_(True)
+    steps = model.generate(PROMPT, num_words=10**9, generator=seeded())
+    first = list(itertools.islice(steps, 3))
+    assert len(first) == 3
+    assert torch.is_grad_enabled()
+    assert model.cell.linear1._kept == []
+    assert list(model.generate(PROMPT, num_words=0)) == []
+
+
+# Draws
+
+
+def test_a_seed_stands_for_a_text(trained):
+    texts = [words_of(trained.generate(PROMPT, num_words=30, generator=seeded(seed))) for seed in (0, 0, 1)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_temperature_zero_takes_the_most_likely_word(trained):
+    for step in trained.generate(PROMPT, num_words=5, temperature=0, solver=TIGHT):
+        assert step.log_probability >= -torch.tensor(float(NUM_WORDS)).log()
+    assert Sampling(temperature=0).draw(torch.tensor([0.2, 0.5, 0.3]).log()) == 1
+    assert Sampling(temperature=0, forbidden=(1,)).draw(torch.tensor([0.2, 0.5, 0.3]).log()) == 2
+    assert Sampling(temperature=0).draw(torch.tensor([0.1, 0.45, 0.45]).log()) == 1
+
+
+def expected_probabilities(weights, *, temperature=1.0, top_k=None, top_p=None, forbidden=()):
+    """Compute them word by word."""
+    weights = [0.0 if word in forbidden else weight ** (1 / temperature) for word, weight in enumerate(weights)]
+    ranked = sorted(range(len(weights)), key=lambda word: -weights[word])[:top_k]
+    total = sum(weights[word] for word in ranked)
+    kept, reached = [], 0.0
+    for word in ranked:
+        if top_p is None or reached < top_p:
+            kept.append(word)
+        reached += weights[word] / total
+    total = sum(weights[word] for word in kept)
+    return [weights[word] / total if word in kept else 0.0 for word in range(len(weights))]
+
+
+WEIGHTS = [0.05, 0.3, 0.1, 0.25, 0.0, 0.2, 0.1]
+CASES = [
+    {},
+    {"temperature": 0.5},
+    {"temperature": 3.0},
+    {"top_k": 1},
+    {"top_k": 3},
+    {"top_k": 100},
+    {"top_p": 0.01},
+    {"top_p": 0.6},
+    {"top_p": 1.0},
+    {"forbidden": (1, 5)},
+    {"temperature": 2.0, "top_k": 4, "top_p": 0.7, "forbidden": (3,)},
+]
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_probabilities_are_what_the_options_say(options):
+    actual = Sampling(**options).probabilities(torch.tensor(WEIGHTS, dtype=torch.float64).log())
+    assert actual.tolist() == pytest.approx(expected_probabilities(WEIGHTS, **options), abs=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 2.0, "top_k": 4}, {"top_p": 0.7}], ids=str)
+def test_words_are_drawn_as_often_as_that(options):
+    generator, sampling = seeded(), Sampling(**options)
+    log_probabilities = torch.tensor(WEIGHTS).log()
+    num_draws = 4000
+    drawn = torch.tensor([sampling.draw(log_probabilities, generator) for _ in range(num_draws)])
+    frequencies = torch.bincount(drawn, minlength=len(WEIGHTS)) / num_draws
+    expected = torch.tensor(expected_probabilities(WEIGHTS, **options))
+    assert ((frequencies - expected).abs() <= 4 * (expected * (1 - expected) / num_draws).sqrt()).all()
+
+
+def test_a_very_low_temperature_is_no_division_by_zero():
+    probabilities = Sampling(temperature=1e-300).probabilities(torch.tensor([0.2, 0.5, 0.3]).log())
+    assert probabilities.tolist() == [0, 1, 0]
+
+
+def test_forbidden_words_do_not_come(trained):
+    forbidden = [word for word in range(NUM_WORDS) if word not in (2, 7)]
+    steps = list(trained.generate(PROMPT, num_words=20, generator=seeded(), forbidden=forbidden))
+    assert set(words_of(steps)) == {2, 7}
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("inf")}, "temperature is inf"),
+        ({"top_k": 0}, "top_k is 0"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"num_words": -1}, "num_words is -1"),
+        ({"prompt": torch.tensor([], dtype=torch.int64)}, "at least one word"),
+        ({"prompt": torch.tensor([[1, 2]])}, r"of shape \(1, 2\)"),
+        ({"prompt": torch.tensor([1.0])}, r"prompt is torch\.float32"),
+        ({"prompt": torch.tensor([3, 20])}, "prompt has the word 20; words are numbered from 0 to 19"),
+        ({"prompt": torch.tensor([3, -1])}, "prompt has the word -1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_the_first_word(options, problem):
+    options = {"prompt": PROMPT, "num_words": 3, **options}
+    with pytest.raises(ValueError, match=problem):
+        untrained().generate(**options)
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "problem"),
+    [([20], "forbidden has 20"), ([-1], "forbidden has -1"), (range(NUM_WORDS), "forbidden has all words")],
+)
+def test_forbidding_what_cannot_be_forbidden_is_refused(forbidden, problem):
+    with pytest.raises(ValueError, match=problem):
+        next(untrained().generate(PROMPT, num_words=3, forbidden=forbidden))
+
+
+def test_what_is_no_language_model_and_what_needs_no_solver_is_refused():
+    with pytest.raises(ValueError, match="ToyDEQ is not a language model"):
+        generate(ToyDEQ(), PROMPT, num_words=3)
+    with pytest.raises(ValueError, match="TransformerXL is an explicit network"):
+        generate(explicit(), PROMPT, num_words=3, solver=TIGHT)
+
+
+def test_a_model_that_went_wrong_says_so():
+    model = untrained()
+    model.softmax.biases[0].fill_(float("nan"))
+    with pytest.raises(RunError, match="probabilities are not numbers"):
+        next(model.generate(PROMPT, num_words=3))
