@@ -44,6 +44,24 @@ def complete_run(config: TrainConfig, path: Path, *, process: Process, display: 
     return run
 
 
+def run_state(path: Path, config: TrainConfig) -> str:
+    """Return how far a run is: missing, another config, begun, at step N, diverged or finished."""
+    run = Run(path)
+    if not run.exists():
+        return "missing"
+    if differences(run.config(), config):
+        return "another config"
+    if run.has_diverged():
+        return "diverged"
+    metrics, loop = run.metrics(), config.loop
+    evaluations = [record for record in metrics if record["event"] == "evaluation"]
+    if evaluations:
+        step, epoch = evaluations[-1]["step"], evaluations[-1]["epoch"]
+        if epoch >= loop.num_epochs if loop.num_steps is None else step >= loop.num_steps:
+            return "finished"
+    return f"at step {metrics[-1]['step']}" if metrics else "begun"
+
+
 def complete_evaluation(run: Run, *, process: Process, budgets: tuple[int, ...]) -> dict[str, Any]:
     """Return the run's evaluation on its test split at some budgets, of which those are measured that are missing.
 
