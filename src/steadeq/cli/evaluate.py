@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         ]
         for row in result["rows"]
     ]
-    print_table(["NFE", metric, "loss", "residual", "NFE used", "converged", "ms/sample"], rows, title=title)
+    print_table(["NFE", metric, "loss", "residual", "NFE used", "converged", f"ms/{result['unit']}"], rows, title=title)
     print(f"Written to {run.path / 'evaluation.json'} and {run.path / 'evaluation.csv'}.")
     return 0
 

@@ -1,9 +1,29 @@
 """The paper's tables and figures, and the demo."""
 
 from .artefact import Artefact, Verdict
+from .figure1 import FIGURE1
 from .figure5 import FIGURE5
+from .figure7 import FIGURE7
+from .figure8 import FIGURE8
+from .figure9 import FIGURE9
+from .figure34 import FIGURE34
+from .table1 import TABLE1, TABLE4
 from .table2 import TABLE2
 
-ARTEFACTS = {artefact.name: artefact for artefact in (FIGURE5, TABLE2)}
+ARTEFACTS = {
+    artefact.name: artefact
+    for artefact in (
+        FIGURE1,
+        FIGURE34,
+        FIGURE5,
+        TABLE1,
+        TABLE2,
+        FIGURE7,
+        FIGURE8,
+        TABLE4,
+        FIGURE9,
+    )
+}
+"""By name, in the order of the paper."""
 
 __all__ = ["ARTEFACTS", "Artefact", "Verdict"]

@@ -19,10 +19,13 @@ MEASURES = (
     "score",
     "forward_residual",
     "seconds_per_sample",
+    "early_residual",
+    "early_evals",
     "train_residual",
     "train_evals",
     "backward_residual",
     "backward_evals",
+    "early_jacobian_norm",
     "jacobian_norm",
     "spectral_radius",
     "spectral_radius_rayleigh",
@@ -108,29 +111,34 @@ def measure(run: Run, evaluated: Mapping[str, Any] | None) -> dict[str, Any]:
     metrics = run.metrics()
     training = [record for record in metrics if record["event"] == "train"]
     checked = [record for record in metrics if record["event"] == "evaluation"]
-    # What training came to is that of its last tenth.
-    late = training[-max(len(training) // 10, 1) :]
-    task = run.config().data.task
+    config = run.config()
+    # What training began with is its first tenth with solves, and what it came to the last.
+    solved = [record for record in training if record["step"] > config.warmup.num_steps]
+    size = max(len(solved) // 10, 1)
+    early, late = solved[:size], solved[-size:]
 
-    def average(name: str) -> float | None:
-        values = [record[name] for record in late if record.get(name) is not None]
+    def average(records: Sequence[Mapping[str, Any]], name: str) -> float | None:
+        values = [record[name] for record in records if record.get(name) is not None]
         return mean(values) if values else None
 
-    def last(name: str) -> float | None:
-        return checked[-1].get(name) if checked else None
+    def checked_at(place: int, name: str) -> float | None:
+        return checked[place].get(name) if checked else None
 
-    score = None if evaluated is None else evaluated[task.metric]
+    score = None if evaluated is None else evaluated[config.data.task.metric]
     return {
         "score": score,
         "forward_residual": None if evaluated is None else evaluated.get("forward_residual"),
         "seconds_per_sample": None if evaluated is None else evaluated["seconds_per_sample"],
-        "train_residual": average("forward_residual"),
-        "train_evals": average("forward_evals"),
-        "backward_residual": average("backward_residual"),
-        "backward_evals": average("backward_evals"),
-        "jacobian_norm": last("jacobian_norm"),
-        "spectral_radius": last("spectral_radius"),
-        "spectral_radius_rayleigh": last("spectral_radius_rayleigh"),
+        "early_residual": average(early, "forward_residual"),
+        "early_evals": average(early, "forward_evals"),
+        "train_residual": average(late, "forward_residual"),
+        "train_evals": average(late, "forward_evals"),
+        "backward_residual": average(late, "backward_residual"),
+        "backward_evals": average(late, "backward_evals"),
+        "early_jacobian_norm": checked_at(0, "jacobian_norm"),
+        "jacobian_norm": checked_at(-1, "jacobian_norm"),
+        "spectral_radius": checked_at(-1, "spectral_radius"),
+        "spectral_radius_rayleigh": checked_at(-1, "spectral_radius_rayleigh"),
         # The median step: other work on the machine shows in the mean.
         "seconds_per_step": median(record["seconds"] for record in training) if training else None,
         "memory_mb": training[-1]["memory_mb"] if training else None,

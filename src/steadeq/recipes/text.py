@@ -23,11 +23,13 @@ class AbstractTextData(AbstractDataConfig):
     """Words of the training text to use, from the first on; by default all."""
     max_validation: int | None = None
     """Words of the validation text to use, from the first on; by default all."""
+    max_test: int | None = None
+    """Words of the test text to use, from the first on; by default all."""
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
         check_at_least("data", self, 1, "length")
-        for name in ("max_train", "max_validation"):
+        for name in ("max_train", "max_validation", "max_test"):
             if getattr(self, name) is not None:
                 check_at_least("data", self, 2, name)
 
@@ -41,7 +43,7 @@ class AbstractTextData(AbstractDataConfig):
         return data.Splits(
             train=text(corpus.train, self.max_train),
             validation=text(corpus.validation, self.max_validation),
-            test=text(corpus.test),
+            test=text(corpus.test, self.max_test),
         )
 
     def vocabulary(self) -> data.Vocabulary:

@@ -29,7 +29,7 @@ def wikitext2_deq_post_cpu() -> TrainConfig:
     return TrainConfig(
         recipe="wikitext2-deq-post-cpu",
         model=deq_transformer("wt2-cpu"),
-        data=WikiText2Data(length=64, max_validation=40_000),
+        data=WikiText2Data(length=64, max_validation=40_000, max_test=60_000),
         optimizer=OptimizerConfig(
             method="adam", learning_rate=4e-3, schedule="cosine", warmup_steps=50, max_grad_norm=0.25
         ),

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from . import notation
 from .group import RunGroup
 from .section import Section, panels
 from .series import Band, combine, curve
-from .style import GRAY, add_legend, fit, look, new_axes, styled, use_log_scale
+from .style import GRAY, add_legend, fit, look, new_axes, power_label, styled, use_log_scale
 from .summary import Array, RunSummary
 
+_MARKERS = "os^Dv"
 _METRICS = {"accuracy": "accuracy", "mse": "mean squared error"}
 
 
@@ -59,6 +60,43 @@ def spectral_radius_figure(groups: Sequence[RunGroup]) -> Figure | None:
         low, high = axes.get_ylim()
         axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
         axes.set_ylim(max(min(low, 0.9), 0), max(high, 1.1))
+    return figure
+
+
+def power_method_figure(groups: Sequence[RunGroup]) -> Figure | None:
+    """Show the spectral radius by Arnoldi as lines, and beside it the paper's power method as crosses."""
+    figure = spectral_radius_figure(groups)
+    if figure is None:
+        return None
+    axes = figure.axes[0]
+    for index, group in enumerate(groups):
+        band = curve(group, "evaluation", "spectral_radius_rayleigh")
+        axes.plot(band.x, band.mean, linestyle="none", marker="x", markersize=5, color=look(index)["color"])
+    return figure
+
+
+def residual_by_jacobian_figure(groups: Sequence[RunGroup]) -> Figure | None:
+    """Show the residual of solves on validation data against the squared Jacobian norm, one point an evaluation."""
+    with styled():
+        figure, axes = new_axes("‖J‖² / d", "residual on validation data")
+        handles, labels = [], []
+        for index, group in enumerate(groups):
+            x, y = (
+                np.concatenate([run.series("evaluation", name)[1] for run in group.runs])
+                for name in ("jacobian_norm", "forward_residual")
+            )
+            if len(x) and len(x) == len(y):
+                color, marker = look(index)["color"], _MARKERS[index % len(_MARKERS)]
+                handles += axes.plot(x, y, linestyle="none", marker=marker, markersize=4.5, color=color, alpha=0.8)
+                labels.append(group.label)
+        if not handles:
+            return None
+        use_log_scale(axes)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(numticks=8))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: power_label(value)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        add_legend(figure, handles, labels)
     return figure
 
 

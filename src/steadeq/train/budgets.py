@@ -60,6 +60,7 @@ def evaluate_budgets(
         "step": step,
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
+        "unit": task.unit,
         "memory_mb": peak_memory(process.device),
         "rows": rows,
     }
