@@ -4,10 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from train.runs import Crash, assert_same, final_state, snapshot, tiny_config, train, train_until
+from train.runs import Crash, LineData, assert_same, final_state, snapshot, tiny_config, train, train_until
 
 from steadeq.errors import InputError
-from steadeq.experiments.completion import complete_evaluation, complete_run
+from steadeq.experiments import completion
+from steadeq.experiments.completion import complete_evaluation, complete_run, run_state
 from steadeq.train import Process
 from steadeq.train.display import SilentDisplay
 
@@ -60,3 +61,42 @@ def test_an_evaluation_of_an_earlier_checkpoint_is_made_anew(tmp_path):
     result = complete_evaluation(run, process=Process(), budgets=(1,))
     (run.path / "evaluation.json").write_text(json.dumps({**result, "step": 8}))
     assert complete_evaluation(run, process=Process(), budgets=(1,))["step"] == 12
+
+
+def test_a_run_that_diverged_is_a_result_and_is_not_made_again(tmp_path):
+    config = replace(tiny_config("synthetic", loop={"max_bad_steps": 2, "batch_size": 48}), data=LineData(bad=(0,)))
+    run = complete(tmp_path / "run", config)
+    assert run.has_diverged()
+    assert run_state(run.path, config) == "diverged"
+    before = snapshot(tmp_path)
+    assert complete(tmp_path / "run", config).has_diverged()
+    assert snapshot(tmp_path) == before
+
+
+def test_the_state_of_a_run_is_told(tmp_path):
+    path = tmp_path / "run"
+    assert run_state(path, CONFIG) == "missing"
+    with pytest.raises(Crash):
+        train_until(CONFIG, path, crash_at=6)
+    assert run_state(path, CONFIG) == "at step 6"
+    assert run_state(path, replace(CONFIG, loop=replace(CONFIG.loop, seed=1))) == "another config"
+    complete(path)
+    assert run_state(path, CONFIG) == "finished"
+
+
+def test_budgets_are_added_to_what_was_evaluated(tmp_path, monkeypatch):
+    run = complete(tmp_path / "run")
+    complete_evaluation(run, process=Process(), budgets=(1, 3))
+    asked = []
+    plain = completion.evaluate_budgets
+
+    def watch(run, process, *, budgets):
+        asked.append(list(budgets))
+        return plain(run, process, budgets=budgets)
+
+    monkeypatch.setattr(completion, "evaluate_budgets", watch)
+    result = complete_evaluation(run, process=Process(), budgets=(2, 3))
+    assert asked == [[2]]
+    assert [row["max_evals"] for row in result["rows"]] == [2, 3]
+    written = json.loads((run.path / "evaluation.json").read_text())
+    assert [row["max_evals"] for row in written["rows"]] == [1, 2, 3]

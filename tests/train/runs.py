@@ -19,7 +19,7 @@ from steadeq.train import AbstractDataConfig, Regression, Run, TrainConfig, Trai
 from steadeq.train.display import SilentDisplay
 
 # What a clock or the allocator decides.
-UNREPEATABLE = {"seconds", "seconds_per_sample", "memory_mb"}
+UNREPEATABLE = {"seconds", "cpu_seconds", "seconds_per_sample", "memory_mb"}
 
 SOURCE = str(Path(steadeq.__file__).parents[1])
 

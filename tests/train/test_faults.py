@@ -336,7 +336,7 @@ def test_a_run_that_blows_up_exits_with_1_and_one_sentence(tmp_path, capfd):
     assert resume(tmp_path / "run") == 1
     assert "2 steps in a row" in assert_one_sentence(capfd.readouterr().err)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["skipped", "skipped"]
+    assert [json.loads(line)["event"] for line in lines] == ["skipped", "skipped", "diverged"]
 
 
 def test_metrics_are_json_even_where_numbers_are_not_finite(tmp_path):

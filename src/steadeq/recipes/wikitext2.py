@@ -31,7 +31,7 @@ def wikitext2_deq_post_cpu() -> TrainConfig:
         model=deq_transformer("wt2-cpu"),
         data=WikiText2Data(length=64, max_validation=40_000, max_test=60_000),
         optimizer=OptimizerConfig(
-            method="adam", learning_rate=4e-3, schedule="cosine", warmup_steps=50, max_grad_norm=0.25
+            method="adam", learning_rate=2e-3, schedule="cosine", warmup_steps=50, max_grad_norm=0.25
         ),
         forward=ForwardConfig(solver="anderson", max_evals=30, tol=1e-3),
         backward=BackwardConfig(solver="gmres", max_evals=30, tol=1e-3),
@@ -60,7 +60,7 @@ def wikitext2_deq_post_jr_cpu() -> TrainConfig:
     return replace(
         with_budget(wikitext2_deq_post_cpu(), _SMALL),
         recipe="wikitext2-deq-post-jr-cpu",
-        jacobian=JacobianConfig(weight=2.0, probability=0.4),
+        jacobian=JacobianConfig(weight=0.4, probability=0.4),
     )
 
 
@@ -71,7 +71,7 @@ def wikitext2_deq_post_jr_linear_cpu() -> TrainConfig:
     return replace(
         base,
         recipe="wikitext2-deq-post-jr-linear-cpu",
-        jacobian=replace(base.jacobian, schedule="linear", weight=0.5, end=3.5),
+        jacobian=replace(base.jacobian, schedule="linear", weight=0.1, end=0.7),
     )
 
 

@@ -106,13 +106,16 @@ class Run:
         metrics = self.metrics()
         return bool(metrics) and metrics[-1]["event"] == "diverged"
 
+    def environment(self) -> list[dict[str, Any]]:
+        """Return with what the run was made, a session each; nothing if that cannot be read."""
+        try:
+            return json.loads((self.path / "environment.json").read_text())
+        except (OSError, ValueError):
+            return []
+
     def record_environment(self, *, device: str, world_size: int) -> None:
         """Note in environment.json with what the run is made; each session adds its own."""
-        path = self.path / "environment.json"
-        try:
-            sessions = json.loads(path.read_text())
-        except (OSError, ValueError):
-            sessions = []
+        sessions = self.environment()
         sessions.append(
             {
                 "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -127,7 +130,7 @@ class Run:
                 "arguments": sys.argv[1:],
             }
         )
-        write_atomically(path, json.dumps(sessions, indent=1) + "\n")
+        write_atomically(self.path / "environment.json", json.dumps(sessions, indent=1) + "\n")
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -1,0 +1,76 @@
+"""Puts the numbers of results/ into docs/reproduction.md, and the headline into README.md and docs/index.md.
+
+    python docs/reproduction.py
+
+Tables are never typed by hand; a test compares the pages with the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from steadeq.experiments import ARTEFACTS
+from steadeq.experiments.entries import find
+from steadeq.experiments.results import tabulate, tabulate_verdicts
+from steadeq.experiments.table import show
+from steadeq.experiments.wikitext import POST, POST_JR, PRE, PRE_JR, STOPPED, TRANSFORMER_XL
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "reproduction.md")
+_HEADLINE = {
+    "table1": (TRANSFORMER_XL, POST, STOPPED, POST_JR, PRE, PRE_JR),
+    "table2": ("MDEQ", "MDEQ, hard-stopped", "MDEQ + JR"),
+}
+_TASKS = {"table1": "WikiText-2, perplexity", "table2": "CIFAR-10, accuracy in %"}
+
+
+def render(page: str) -> str:
+    """Return a page with the tables of all artefacts that have results, and the overview of their verdicts."""
+    summaries = {name: summary for name in ARTEFACTS if (summary := _summary(name)) is not None}
+    blocks = {
+        name: f"{ARTEFACTS[name].tabulate(summary)}\n\n{tabulate_verdicts(summary)}"
+        for name, summary in summaries.items()
+    }
+    blocks["overview"] = _overview(summaries)
+    blocks["headline"] = _headline(summaries)
+    for name, block in blocks.items():
+        pattern = rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)"
+        page = re.sub(pattern, lambda match, block=block: f"{match[1]}\n{block}\n\n{match[2]}", page, flags=re.DOTALL)
+    return page
+
+
+def _summary(name: str) -> dict[str, Any] | None:
+    path = RESULTS / name / "summary.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _overview(summaries: dict[str, dict[str, Any]]) -> str:
+    rows = []
+    for name, summary in summaries.items():
+        outcomes = [verdict["outcome"] for verdict in summary["verdicts"]]
+        counts = [outcomes.count(outcome) for outcome in ("holds", "does not hold", "not tested")]
+        rows.append([f"[{name}](#{name})", ARTEFACTS[name].claim, *(str(count or "") for count in counts)])
+    return tabulate(["", "the paper's claim", "holds", "does not hold", "not tested"], rows)
+
+
+def _headline(summaries: dict[str, dict[str, Any]]) -> str:
+    rows = []
+    for name, entries in _HEADLINE.items():
+        if name not in summaries:
+            continue
+        summary = summaries[name]["entries"]
+        for entry in (find(summary, wanted) for wanted in entries):
+            is_percent = name == "table2"
+            score = show(entry, "score", factor=100 if is_percent else 1, digits=".1f")
+            step = show(entry, "seconds_per_step", factor=1000, digits=".0f")
+            rows.append([_TASKS[name], entry["entry"], str(entry["max_evals"] or "-"), score, step])
+    return tabulate(["", "model", "NFE", "score", "ms a training step"], rows)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(render(path.read_text()))
