@@ -119,9 +119,11 @@ def wikitext2_deq_pre_jr_cpu() -> TrainConfig:
 @recipe("wikitext2-transformer-xl-cpu", scale="cpu")
 def wikitext2_transformer_xl_cpu() -> TrainConfig:
     """Transformer-XL of as many parameters."""
+    base = wikitext2_deq_post_cpu()
     return replace(
-        wikitext2_deq_post_cpu(),
+        base,
         recipe="wikitext2-transformer-xl-cpu",
+        optimizer=replace(base.optimizer, learning_rate=4e-3),
         model=transformer_xl("wt2-cpu"),
         warmup=WarmupConfig(),
     )
