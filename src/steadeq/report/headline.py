@@ -53,10 +53,15 @@ def compare(regularized: RunGroup, plain: RunGroup, split: Split) -> str:
         sentences.append(_factor("The forward residual after these evaluations", residuals[0] / residuals[1]))
     radii = [group.mean("spectral_radius", split) for group in (regularized, plain)]
     if radii[0] is not None and radii[1] is not None:
+        paces = [_pace(radius) for radius in radii[:2] if radius is not None]
         sentences.append(
             f"The spectral radius of the Jacobian is {notation.number(radii[0], 2)} against "
-            f"{notation.number(radii[1], 2)}: plain iteration {_pace(radii[0])} with regularization, and "
-            f"{_pace(radii[1])} without."
+            f"{notation.number(radii[1], 2)}: plain iteration "
+            + (
+                f"{paces[0]} with both."
+                if paces[0] == paces[1]
+                else f"{paces[0]} with regularization, and {paces[1]} without."
+            )
         )
     if not all(run.is_finished for group in (regularized, plain) for run in group.runs):
         sentences.append("Some of these runs are not finished, so the comparison is preliminary.")
@@ -77,7 +82,10 @@ def _verdict(regularized: RunGroup, plain: RunGroup, split: Split) -> str:
             f"{notation.number(100 * abs(score - base), 2)} percentage points {'higher' if score > base else 'lower'}"
         )
     else:
-        size = f"{notation.ratio(max(score, base) / min(score, base))} times {'larger' if score > base else 'smaller'}"
+        ratio, word = max(score, base) / min(score, base), "larger" if score > base else "smaller"
+        # "1.0 times larger" says nothing.
+        part = 100 * abs(score / base - 1)
+        size = f"{notation.ratio(ratio)} times {word}" if ratio > 1.2 else f"{notation.number(part, 2)}% {word}"
     spreads = [group.spread("score", split) for group in (regularized, plain)]
     if spreads[0] is None or spreads[1] is None:
         doubt = ", though with a single seed on one side this may be chance"
