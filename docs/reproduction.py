@@ -25,18 +25,23 @@ _HEADLINE = {
     "table1": (TRANSFORMER_XL, POST, STOPPED, POST_JR, PRE, PRE_JR),
     "table2": ("MDEQ", "MDEQ, hard-stopped", "MDEQ + JR"),
 }
+_PICTURES = {
+    "fig1/forward_evaluations.png": "WikiText-2: evaluations of a solve over training",
+    "table2/accuracy_by_evaluations.png": "CIFAR-10: accuracy against the evaluation budget",
+}
 _TASKS = {"table1": "WikiText-2, perplexity", "table2": "CIFAR-10, accuracy in %"}
 
 
-def render(page: str) -> str:
-    """Return a page with the tables of all artefacts that have results, and the overview of their verdicts."""
+def render(path: Path) -> str:
+    """Return a page with the tables of all artefacts that have results, the overview of their verdicts, the headline."""
+    page = path.read_text(encoding="utf-8")
     summaries = {name: summary for name in ARTEFACTS if (summary := _summary(name)) is not None}
     blocks = {
         name: f"{ARTEFACTS[name].tabulate(summary)}\n\n{tabulate_verdicts(summary)}"
         for name, summary in summaries.items()
     }
     blocks["overview"] = _overview(summaries)
-    blocks["headline"] = _headline(summaries)
+    blocks["headline"] = _headline(summaries, "results" if path.parent == ROOT else "../results")
     for name, block in blocks.items():
         pattern = rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)"
         page = re.sub(pattern, lambda match, block=block: f"{match[1]}\n{block}\n\n{match[2]}", page, flags=re.DOTALL)
@@ -57,7 +62,7 @@ def _overview(summaries: dict[str, dict[str, Any]]) -> str:
     return tabulate(["", "the paper's claim", "holds", "does not hold", "not tested"], rows)
 
 
-def _headline(summaries: dict[str, dict[str, Any]]) -> str:
+def _headline(summaries: dict[str, dict[str, Any]], folder: str) -> str:
     rows = []
     for name, entries in _HEADLINE.items():
         if name not in summaries:
@@ -68,9 +73,11 @@ def _headline(summaries: dict[str, dict[str, Any]]) -> str:
             score = show(entry, "score", factor=100 if is_percent else 1, digits=".1f")
             step = show(entry, "seconds_per_step", factor=1000, digits=".0f")
             rows.append([_TASKS[name], entry["entry"], str(entry["max_evals"] or "-"), score, step])
-    return tabulate(["", "model", "NFE", "score", "ms a training step"], rows)
+    table = tabulate(["", "model", "NFE", "score", "ms a training step"], rows)
+    pictures = [f"![{text}]({folder}/{name})" for name, text in _PICTURES.items() if (RESULTS / name).is_file()]
+    return "\n\n".join([table, *pictures])
 
 
 if __name__ == "__main__":
-    for path in PAGES:
-        path.write_text(render(path.read_text()))
+    for page in PAGES:
+        page.write_text(render(page), encoding="utf-8")

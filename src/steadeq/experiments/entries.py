@@ -111,7 +111,7 @@ def measure(run: Run, evaluated: Mapping[str, Any] | None) -> dict[str, Any]:
     metrics = run.metrics()
     training = [record for record in metrics if record["event"] == "train"]
     checked = [record for record in metrics if record["event"] == "evaluation"]
-    config = run.config()
+    config, clock = run.config(), run.clock()
     # What training began with is its first tenth with solves, and what it came to the last.
     solved = [record for record in training if record["step"] > config.warmup.num_steps]
     size = max(len(solved) // 10, 1)
@@ -139,7 +139,7 @@ def measure(run: Run, evaluated: Mapping[str, Any] | None) -> dict[str, Any]:
         "jacobian_norm": checked_at(-1, "jacobian_norm"),
         "spectral_radius": checked_at(-1, "spectral_radius"),
         "spectral_radius_rayleigh": checked_at(-1, "spectral_radius_rayleigh"),
-        "seconds_per_step": mean(seconds) if (seconds := _seconds(run, training)) else None,
+        "seconds_per_step": mean(record.get(clock, record["seconds"]) for record in training) if training else None,
         "memory_mb": training[-1]["memory_mb"] if training else None,
         "diverged": float(run.has_diverged()),
     }
@@ -162,17 +162,6 @@ def summarize(entries: Sequence[Entry], rows: Sequence[Mapping[str, Any]]) -> li
 def find(summary: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
     """Return an entry of a summary by its name."""
     return next(row for row in summary if row["entry"] == name)
-
-
-def _seconds(run: Run, training: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return how long steps took: where one thread of a CPU does all the work, by its own clock.
-
-    Runs share the machine with each other, which does not show in the time of a processor.
-    """
-    sessions = run.environment()
-    is_alone = bool(sessions) and all(s["device"] == "cpu" and s["threads"] == 1 for s in sessions)
-    name = "cpu_seconds" if is_alone else "seconds"
-    return [record.get(name, record["seconds"]) for record in training]
 
 
 def _evaluate(run: Run, budgets: Sequence[int]) -> dict[int, dict[str, Any]]:

@@ -46,13 +46,13 @@ def _cpu() -> dict[str, Entry]:
     return {
         found.name: found
         for found in (
-            entry(TRANSFORMER_XL, "transformer-xl", 0),
+            entry(TRANSFORMER_XL, "transformer-xl", 0, seeds=(0, 1)),
             entry(TIED, "tied-transformer", 0, seeds=(0,)),
-            entry(PRE, "deq-pre", 30),
+            entry(PRE, "deq-pre", 30, seeds=(0, 1)),
             entry(POST, "deq-post", 30),
             entry(STOPPED, "deq-post", 12),
             entry(SMALL_BUDGET, "deq-post-small-budget", 12, seeds=(0,)),
-            entry(PRE_JR, "deq-pre-jr", 12),
+            entry(PRE_JR, "deq-pre-jr", 12, seeds=(0,)),
             entry(POST_JR, "deq-post-jr", 12),
             entry(NO_WEIGHT_NORM, "deq-post-no-weight-norm", 30, seeds=(0,)),
             entry(WEIGHT_DECAY, "deq-post-weight-decay", 30, seeds=(0,)),

@@ -143,8 +143,10 @@ class RunSummary:
         return np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64)
 
     def elapsed(self) -> tuple[Array, Array]:
-        """Return steps and the seconds spent on training up to them, evaluations not included."""
-        steps, seconds = self.series("train", "seconds")
+        """Return steps and the seconds spent on training up to them by `Run.clock`, evaluations not included."""
+        steps, seconds = self.series("train", self.run.clock())
+        if not len(steps):
+            steps, seconds = self.series("train", "seconds")
         # A line holds the mean over the steps since the line before it.
         return steps, np.cumsum(seconds * np.diff(steps, prepend=0.0))
 

@@ -109,9 +109,20 @@ class Run:
     def environment(self) -> list[dict[str, Any]]:
         """Return with what the run was made, a session each; nothing if that cannot be read."""
         try:
-            return json.loads((self.path / "environment.json").read_text())
+            sessions = json.loads((self.path / "environment.json").read_text())
         except (OSError, ValueError):
             return []
+        return [session for session in sessions if isinstance(session, dict)] if isinstance(sessions, list) else []
+
+    def clock(self) -> str:
+        """Return which of the recorded times tells how long steps took.
+
+        Where one thread of a CPU does all the work it is that of the processor: runs share a machine with each other,
+        which shows on the clock on the wall.
+        """
+        sessions = self.environment()
+        is_alone = bool(sessions) and all(s.get("device") == "cpu" and s.get("threads") == 1 for s in sessions)
+        return "cpu_seconds" if is_alone else "seconds"
 
     def record_environment(self, *, device: str, world_size: int) -> None:
         """Note in environment.json with what the run is made; each session adds its own."""
