@@ -68,14 +68,15 @@ def complete_evaluation(run: Run, *, process: Process, budgets: tuple[int, ...])
     Args:
         run: A finished run.
         process: Where to compute.
-        budgets: Numbers of evaluations.
+        budgets: Numbers of evaluations; (0,) for an explicit network.
     """
     known = _known(run)
     missing = [budget for budget in budgets if budget not in known]
     if not missing:
         result = json.loads((run.path / "evaluation.json").read_text())
     else:
-        result = evaluate_budgets(run, process, budgets=missing)
+        # The one row of an explicit network is that of 0, for which nobody can ask.
+        result = evaluate_budgets(run, process, budgets=[budget for budget in missing if budget])
         known |= {row["max_evals"]: row for row in result["rows"]}
         write_evaluation(run.path, {**result, "rows": [known[budget] for budget in sorted(known)]})
     return {**result, "rows": [known[budget] for budget in budgets]}

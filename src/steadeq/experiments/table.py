@@ -51,7 +51,9 @@ def show(entry: Mapping[str, Any], measure: str, *, factor: float = 1.0, digits:
     if value is None:
         return "-"
     text = f"{factor * value:{digits}}"
-    return text if entry["num_seeds"] == 1 else f"{text} ± {factor * entry[f'{measure}_std']:{digits}}"
+    # What is the same for all seeds, such as the number of parameters, has no spread.
+    has_spread = entry["num_seeds"] > 1 and f"{measure}_std" in entry
+    return f"{text} ± {factor * entry[f'{measure}_std']:{digits}}" if has_spread else text
 
 
 def _cell(entry: Mapping[str, Any], column: Column) -> str:

@@ -38,7 +38,7 @@ def bars_figure(labels: Sequence[str], panels: Sequence[Bars]) -> Figure:
             bars = axes.barh(rows, panel.values, height=0.62, color=[look(row)["color"] for row in rows])
             if panel.errors is not None:
                 axes.errorbar(panel.values, rows, xerr=panel.errors, fmt="none", ecolor=INK, elinewidth=1.2)
-            axes.bar_label(bars, panel.texts, padding=4, fontsize=9.5)
+            axes.bar_label(bars, panel.texts, padding=7, fontsize=9.5)
             # Room for the texts; every bar has its number, so that the axis needs none.
             axes.set_xlim(0, 1.45 * max(panel.values))
             axes.set(xticks=[], yticks=list(rows))

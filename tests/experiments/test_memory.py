@@ -1,0 +1,93 @@
+import pytest
+import torch
+
+from steadeq.experiments import memory
+from steadeq.experiments.memory import ANDERSON, BROYDEN, GMRES_BACKWARD, PLAIN, TWIN, WHOLE, Subject, peak_bytes
+from steadeq.models import ConvDEQ
+from steadeq.train import Classification
+
+CPU = torch.device("cpu")
+KB = 1024
+
+
+def subject():
+    torch.manual_seed(0)
+    model = ConvDEQ(channels=4, hidden=4)
+    return Subject(model=model, task=Classification(), x=torch.randn(8, 1, 4, 4), y=torch.zeros(8, dtype=torch.long))
+
+
+def test_tensors_count_as_long_as_they_live_and_views_do_not():
+    there = torch.zeros(256)
+
+    def run():
+        a = torch.empty(256)  # 1 KB
+        view = a.reshape(16, 16)[1:]
+        del a
+        b = torch.empty(512)  # 2 KB more, as the view keeps the first
+        del view
+        torch.empty(256)
+        return b + there.sum()
+
+    # b, and the sum of 4 bytes, and what is returned.
+    assert peak_bytes(run, CPU) == 2 * KB + 4 + 2 * KB
+
+
+def test_what_backward_needs_counts_until_then():
+    x = torch.zeros(256, requires_grad=True)
+
+    def forward():
+        return x.exp().exp().exp()  # each keeps its result
+
+    assert peak_bytes(forward, CPU) == 3 * KB
+    with torch.no_grad():
+        assert peak_bytes(forward, CPU) == 2 * KB
+
+
+def test_work_in_place_and_memory_that_was_there_count_nothing():
+    there = torch.zeros(256)
+    assert peak_bytes(lambda: there.add_(1).view(2, 128).mul_(2), CPU) == 0
+
+
+def test_a_measurement_is_the_same_every_time():
+    first, second = (memory.measure("conv", subject(), CPU, budgets=(3,)) for _ in range(2))
+    assert first == second
+    assert len(first) == 6
+
+
+def test_a_dozen_evaluations_cost_a_deq_nothing_and_a_deep_network_much():
+    rows = memory.measure("conv", subject(), CPU, budgets=(4, 16))
+    ratio = {b["solver"]: b["training"] / a["training"] for a, b in zip(rows[::2], rows[1::2], strict=True)}
+    assert ratio[PLAIN] == pytest.approx(1, abs=0.01)
+    assert ratio[TWIN] > 3
+    assert ratio[WHOLE] > ratio[BROYDEN] > ratio[ANDERSON] > 1
+
+
+def made_up(*, slope=10.0, gross=1.2, twin=100.0, loop=100.0):
+    """Return rows of a cell: what a twin takes at each depth, and a DEQ with two states an evaluation, or none."""
+    rows = []
+    for budget in memory.BUDGETS:
+        history = {PLAIN: 0, ANDERSON: 0, BROYDEN: 0, WHOLE: 20 * budget, GMRES_BACKWARD: 10 * budget}
+        for solver, states in history.items():
+            training = 300 + states + (slope - 10) * budget
+            values = {"training": training, "training_penalized": gross * training, "inference": loop + states}
+            rows.append({"model": "cell", "solver": solver, "budget": budget, **values, "state": 10})
+        values = {"training": twin * budget, "training_penalized": twin * budget, "inference": 100}
+        rows.append({"model": "cell", "solver": TWIN, "budget": budget, **values, "state": 10})
+    return rows
+
+
+def outcomes(**changes):
+    return [verdict.outcome == "holds" for verdict in memory.judge(made_up(**changes))]
+
+
+def test_claims_are_judged_by_the_numbers():
+    assert outcomes() == [True] * 8
+    assert outcomes(slope=11) == [False, *[True] * 7]
+    assert outcomes(twin=30) == [True, True, True, False, True, True, True, True]
+    assert outcomes(gross=1.5) == [True, True, True, True, True, False, True, True]
+    assert outcomes(gross=2.5) == [True, True, True, True, False, False, True, True]
+    assert outcomes(loop=300) == [True, True, True, True, True, True, False, False]
+
+
+def test_the_table_has_a_line_for_each_cell_and_solver():
+    assert len(memory.table({"rows": made_up()}).splitlines()) == 2 + 6
