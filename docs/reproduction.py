@@ -33,7 +33,7 @@ _TASKS = {"table1": "WikiText-2, perplexity", "table2": "CIFAR-10, accuracy in %
 
 
 def render(path: Path) -> str:
-    """Return a page with the tables of all artefacts that have results, the overview of their verdicts, the headline."""
+    """Return a page with all tables that have results, the overview of verdicts, and the headline."""
     page = path.read_text(encoding="utf-8")
     summaries = {name: summary for name in ARTEFACTS if (summary := _summary(name)) is not None}
     blocks = {

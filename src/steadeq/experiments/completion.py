@@ -32,7 +32,7 @@ def complete_run(config: TrainConfig, path: Path, *, process: Process, display: 
             raise InputError(
                 f"{path} holds another run: its {field} is {old}, not {new}; name another folder with --out."
             )
-        if run.has_diverged():
+        if run_state(path, config) in ("finished", "diverged"):
             return run
     trainer = Trainer(config, run, process=process, display=display)
     if not run.exists():
@@ -57,7 +57,9 @@ def run_state(path: Path, config: TrainConfig) -> str:
     evaluations = [record for record in metrics if record["event"] == "evaluation"]
     if evaluations:
         step, epoch = evaluations[-1]["step"], evaluations[-1]["epoch"]
-        if epoch >= loop.num_epochs if loop.num_steps is None else step >= loop.num_steps:
+        is_last = epoch >= loop.num_epochs if loop.num_steps is None else step >= loop.num_steps
+        # The last line is written before the last checkpoint.
+        if is_last and run.checkpoints().steps()[-1:] == [step]:
             return "finished"
     return f"at step {metrics[-1]['step']}" if metrics else "begun"
 
