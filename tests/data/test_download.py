@@ -226,6 +226,8 @@ def test_an_archive_becomes_its_folder(server, tmp_path):
         archive({"set/a": b"1" * 100})[:-20],
         b"no archive",
     ],
+    # Archives hold the time at which they were made: processes that share the tests would name them differently.
+    ids=["parent", "parent-inside", "link", "absolute-link", "another-folder", "cut-short", "no-archive"],
 )
 def test_an_unsafe_or_damaged_archive_leaves_no_folder(content, server, tmp_path):
     (tmp_path / "data").mkdir()
@@ -293,6 +295,18 @@ def test_a_zip_archive_becomes_its_folder(server, tmp_path):
         encrypted(zip_archive({"set/a": b"1" * 100})),
         spoiled(zip_archive({"set/a": b"1" * 100})),
         b"no archive",
+    ],
+    ids=[
+        "parent",
+        "parent-inside",
+        "backslashes",
+        "absolute",
+        "link",
+        "another-folder",
+        "cut-short",
+        "encrypted",
+        "spoiled",
+        "no-archive",
     ],
 )
 def test_an_unsafe_or_damaged_zip_archive_leaves_no_folder(content, server, tmp_path):
