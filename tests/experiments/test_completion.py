@@ -11,6 +11,7 @@ from steadeq.experiments import completion
 from steadeq.experiments.completion import complete_evaluation, complete_run, run_state
 from steadeq.train import Process
 from steadeq.train.display import SilentDisplay
+from steadeq.train.serialization import from_dict, to_dict
 
 CONFIG = tiny_config()
 
@@ -65,6 +66,8 @@ def test_an_evaluation_of_an_earlier_checkpoint_is_made_anew(tmp_path):
 
 def test_a_run_that_diverged_is_a_result_and_is_not_made_again(tmp_path):
     config = replace(tiny_config("synthetic", loop={"max_bad_steps": 2, "batch_size": 48}), data=LineData(bad=(0,)))
+    # Other tests may have made another class known under this name.
+    config = from_dict(to_dict(config))
     run = complete(tmp_path / "run", config)
     assert run.has_diverged()
     assert run_state(run.path, config) == "diverged"
