@@ -7,6 +7,7 @@ import hashlib
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 
@@ -19,7 +20,15 @@ def md5(path: Path, *, unpacked: bool = False) -> str:
     Raises:
         InputError: It cannot be read.
     """
-    digest = hashlib.md5(usedforsecurity=False)
+    return digest_of(path, hashlib.md5(usedforsecurity=False), unpacked=unpacked)
+
+
+def digest_of(path: Path, digest: Any, *, unpacked: bool = False) -> str:
+    """Return what a fresh object of `hashlib` makes of a file, or of what a .gz file holds, without holding all of it.
+
+    Raises:
+        InputError: It cannot be read.
+    """
     try:
         with gzip.open(path) if unpacked else path.open("rb") as file:
             while block := file.read(_BLOCK):

@@ -78,11 +78,28 @@ def load(name: str) -> Corpus:
     Raises:
         InputError: There is no such corpus, or its files are missing, empty or not UTF-8.
     """
+    folder, layout = _find(name)
+    return read(train=folder / layout.train, validation=folder / layout.validation, test=folder / layout.test)
+
+
+def load_words(name: str) -> Vocabulary:
+    """Return the vocabulary of a corpus alone, without reading its other texts.
+
+    Args:
+        name: One of `LAYOUTS`.
+
+    Raises:
+        InputError: There is no such corpus, or its training text is missing, empty or not UTF-8.
+    """
+    folder, layout = _find(name)
+    return load_vocabulary(folder / layout.train)
+
+
+def _find(name: str) -> tuple[Path, Layout]:
     if name not in LAYOUTS:
         raise InputError(f"There is no corpus {name!r}; there are {', '.join(LAYOUTS)}.{suggestion(name, LAYOUTS)}")
     layout = LAYOUTS[name]
-    folder = require(name, *layout.folders)
-    return read(train=folder / layout.train, validation=folder / layout.validation, test=folder / layout.test)
+    return require(name, *layout.folders), layout
 
 
 def read(*, train: Path, validation: Path, test: Path) -> Corpus:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from .checksums import digest_of
 from .locations import search_path
 from .vocabulary import Vocabulary, read_lines
 
@@ -28,7 +29,6 @@ _HEADER = 1024
 """Bytes before the first token, a multiple of the size of a token."""
 _CHUNK = 1 << 20
 """Tokens in memory while a text is encoded."""
-_BLOCK = 1 << 20
 
 
 def fingerprint(path: Path) -> str:
@@ -37,14 +37,7 @@ def fingerprint(path: Path) -> str:
     Raises:
         InputError: It cannot be read.
     """
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    return digest.hexdigest()
+    return digest_of(path, hashlib.blake2b(digest_size=16))
 
 
 def load_vocabulary(text: Path) -> Vocabulary:

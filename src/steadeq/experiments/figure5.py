@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -19,6 +18,7 @@ from ..solvers import Anderson, Picard
 from ..train import Run, TrainConfig
 from ..train.loading import load_model
 from .artefact import Artefact, Verdict
+from .drawing import write_summary
 from .results import spread, tabulate, write_rows
 
 GAMMAS = (0.0, 1.0, 2.0, 4.0)
@@ -65,8 +65,7 @@ def produce(runs: Mapping[str, Run], folder: Path, scale: Scale) -> list[Verdict
     write_rows(folder / "runs.csv", rows)
     summary = summarize(rows)
     verdicts = judge(summary)
-    content = {"noise_floor": data.synthetic.NOISE**2, "gammas": summary, "verdicts": [vars(v) for v in verdicts]}
-    (folder / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_summary(folder, verdicts, noise_floor=data.synthetic.NOISE**2, gammas=summary)
     return verdicts
 
 

@@ -117,7 +117,7 @@ FIGURE6 = Artefact(
     name="fig6",
     claim="a regularized MDEQ is competitive with explicit networks in accuracy, time and memory",
     data={"cpu": "cifar10", "paper": "cifar10"},
-    duration={"cpu": "55 min", "paper": "days on 4 GPUs"},
+    duration={"cpu": "25 min", "paper": "days on 4 GPUs"},
     runs=configs,
     produce=produce,
     tabulate=partial(table, columns=_COLUMNS),

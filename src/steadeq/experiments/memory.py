@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from ..adjoint import Implicit
 from ..jacobian import jacobian_penalty
 from ..models import AbstractEquilibriumModel, DEQTransformerLM
 from ..models.transformer.presets import DEQ_TRANSFORMERS
-from ..nn import computed_once
 from ..recipes.registry import Scale
 from ..report.style import HEIGHT, WIDTH, look, styled, use_log_scale
 from ..solution import ConvergenceWarning
@@ -28,7 +26,7 @@ from ..train import Classification, Run
 from ..train.task import AbstractTask, LanguageModeling
 from .artefact import Artefact, Verdict
 from .drawing import save_figures, write_summary
-from .footprint import LiveTensors
+from .footprint import peak_bytes
 from .results import tabulate, write_rows
 
 BUDGETS = (2, 4, 8, 12, 16, 30, 32)
@@ -57,27 +55,6 @@ Row = Mapping[str, Any]
 
 def _both(solver: AbstractSolver) -> tuple[AbstractSolver, AbstractSolver]:
     return solver, solver
-
-
-def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
-    """Return the most memory that tensors held during a run, beyond those that were there before.
-
-    On a CPU it is exact, and the same every time; what a kernel allocates and frees within one operation is not seen.
-
-    Args:
-        run: What to do.
-        device: Where it is done. On a GPU its allocator is asked, which sees all.
-    """
-    # What waits for the collector would be freed at some time during the run.
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        run()
-        return torch.cuda.max_memory_allocated(device) - before
-    with LiveTensors() as live:
-        run()
-    return live.peak
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,11 +99,7 @@ class Subject:
             forward, backward = SOLVERS[name](budget)
             equilibrium = self.model.solve(self.x, solver=forward, adjoint=Implicit(backward))
             return equilibrium.z, equilibrium.inputs
-        z, inputs = self.model.inject(self.x)
-        with computed_once(self.model.layer.cell):
-            for _ in range(budget):
-                z = self.model.layer.cell(z, *inputs)
-        return z, inputs
+        return self.model.unroll(self.x, budget)
 
 
 def subjects(device: torch.device) -> dict[str, Subject]:

@@ -64,6 +64,22 @@ class AbstractEquilibriumModel(nn.Module, ABC):
             z, solution = self.layer(z0, *inputs, solver=solver, adjoint=adjoint)
         return Equilibrium(z=z, inputs=inputs, solution=solution)
 
+    def unroll(self, x: Any, depth: int) -> tuple[Any, tuple[Any, ...]]:
+        """Apply the cell a number of times from its start, as an explicit network with tied layers would.
+
+        Args:
+            x: A batch of inputs.
+            depth: How often.
+
+        Returns:
+            The last state, and what the cell takes after the state.
+        """
+        z, inputs = self.inject(x)
+        with computed_once(self.layer.cell):
+            for _ in range(depth):
+                z = self.layer.cell(z, *inputs)
+        return z, inputs
+
     def forward(
         self, x: Any, *, solver: AbstractSolver | None = None, adjoint: AbstractAdjoint | None = None
     ) -> tuple[Any, Solution]:

@@ -8,6 +8,16 @@ import torch
 from torch import Tensor
 
 
+def check_dropout(name: str, probability: float) -> None:
+    """Refuse what cannot be the probability of a zero.
+
+    Raises:
+        ValueError: Naming it.
+    """
+    if not 0 <= probability < 1:
+        raise ValueError(f"{name} is {probability!r}; it must be in [0, 1).")
+
+
 def draw_mask(shape: Sequence[int], probability: float, *, like: Tensor) -> Tensor:
     """Return a mask of zeros and 1 / (1 - probability), to multiply with.
 

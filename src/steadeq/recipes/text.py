@@ -48,7 +48,7 @@ class AbstractTextData(AbstractDataConfig):
 
     def vocabulary(self) -> data.Vocabulary:
         """Return the words that numbers stand for."""
-        return data.corpus.load(self.name).vocabulary
+        return data.corpus.load_words(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,10 +160,8 @@ class Objective(nn.Module):
 
 def _unroll(model: AbstractEquilibriumModel, x: Tensor | Segment, depth: int) -> tuple[Any, tuple[Any, ...], Tensor]:
     """Return the state after so many applications of the cell, its inputs, and how much the last one still moved it."""
-    z, inputs = model.inject(x)
-    previous = z
-    for _ in range(depth):
-        previous, z = z, model.layer.cell(z, *inputs)
+    previous, inputs = model.unroll(x, depth - 1)
+    z = model.layer.cell(previous, *inputs)
     with torch.no_grad():
         moved = sum(
             (a.float() - b.float()).flatten(1).square().sum(1) for a, b in zip(leaves(z), leaves(previous), strict=True)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from ...adjoint import AbstractAdjoint, Implicit
 from ...nn import DEQ, draw_mask
+from ...nn.dropout import check_dropout
 from ...solvers import GMRES, AbstractSolver, Anderson
 from ..base import AbstractEquilibriumModel
 from .cell import MDEQCell
@@ -54,8 +55,7 @@ class MDEQ(AbstractEquilibriumModel):
     ) -> None:
         super().__init__()
         _check_widths(channels, expansion, groups)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout is {dropout!r}; it must be in [0, 1).")
+        check_dropout("dropout", dropout)
         self.channels, self.num_downsamplings, self.dropout = tuple(channels), num_downsamplings, dropout
         self.stem = _stem(image_channels, channels[0], num_downsamplings)
         # The official code leaves the transform out for small models on full-resolution images.

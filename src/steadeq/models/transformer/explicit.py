@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ...nn import AdaptiveEmbedding, AdaptiveSoftmax, computed_once, draw_mask
+from ...nn import AdaptiveEmbedding, AdaptiveSoftmax, computed_once
 from ...nn.adaptive_softmax import Tying
 from ...solvers.base import check_count
 from ..explicit import AbstractExplicitModel
 from .cell import Norm, TransformerCell
+from .dropout import TransformerDropout
 from .language_model import DEQTransformerLM, remember
 from .text import Predictions, Segment
 
@@ -72,11 +73,8 @@ class TransformerXL(AbstractExplicitModel):
         super().__init__()
         check_count("num_layers", num_layers)
         check_count("memory_length", memory_length, minimum=0)
-        for name, probability in (("dropout", dropout), ("attention_dropout", attention_dropout)):
-            if not 0 <= probability < 1:
-                raise ValueError(f"{name} is {probability!r}; it must be in [0, 1).")
-        self.features, self.memory_length = features, memory_length
-        self.dropout, self.attention_dropout = dropout, attention_dropout
+        self.memory_length = memory_length
+        self.dropout = TransformerDropout(dropout, attention=attention_dropout)
         embedding = AdaptiveEmbedding(num_words, features, cutoffs=cutoffs, div_value=div_value, std=std)
         self.softmax = AdaptiveSoftmax(embedding, tied=tied, std=std)
         self.layers = nn.ModuleList(
@@ -97,37 +95,21 @@ class TransformerXL(AbstractExplicitModel):
         words, memory = Segment.of(x)
         if memory is not None and len(memory) != len(self.layers):
             raise ValueError(f"memory has {len(memory)} parts; it must have one for each of {len(self.layers)} layers.")
-        z = self._drop(self.softmax.embedding(words))
-        # Of the encodings of distances, which all layers share.
-        mask = draw_mask((self.features,), self.dropout, like=z) if self.training and self.dropout else None
+        z = self.dropout(self.softmax.embedding(words))
+        # Which all layers share.
+        mask = self.dropout.draw_encoding_mask(like=z)
         inputs = []
         with computed_once(self.layers):
             for position, layer in enumerate(self.layers):
                 inputs.append(z)
-                z = self._map(layer, z, None if memory is None else memory[position], mask)
+                assert isinstance(layer, TransformerCell)
+                past = None if memory is None else memory[position]
+                z = layer(z, None, *self.dropout.prepare(layer, like=z, memory=past, mask=mask))
         return Predictions(
-            hidden=self._drop(z),
+            hidden=self.dropout(z),
             softmax=self.softmax,
             memory=remember(memory, tuple(inputs), length=self.memory_length),
         )
-
-    def _map(self, layer: nn.Module, z: Tensor, memory: Tensor | None, mask: Tensor | None) -> Tensor:
-        assert isinstance(layer, TransformerCell)
-        length = z.shape[1]
-        keys_values, positions = layer.prepare(length, memory=memory, mask=mask)
-        masks = layer.draw_masks(
-            length,
-            like=z,
-            num_memory=0 if memory is None else memory.shape[1],
-            dropout=self.dropout if self.training else 0.0,
-            attention_dropout=self.attention_dropout if self.training else 0.0,
-        )
-        return layer(z, None, keys_values, positions, masks)
-
-    def _drop(self, x: Tensor) -> Tensor:
-        if not self.training or not self.dropout:
-            return x
-        return x * draw_mask((x.shape[0], 1, x.shape[2]), self.dropout, like=x)
 
 
 class TiedTransformer(AbstractExplicitModel):
@@ -155,10 +137,7 @@ class TiedTransformer(AbstractExplicitModel):
 
     def output(self, x: Tensor | Segment) -> Predictions:
         """Return predictions, and the memory of all positions up to the last."""
-        z, inputs = self.model.inject(x)
-        with computed_once(self.model.cell):
-            for _ in range(self.depth):
-                z = self.model.cell(z, *inputs)
+        z, inputs = self.model.unroll(x, self.depth)
         return self.model.answer(x, z, inputs)
 
     def extra_repr(self) -> str:

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ...adjoint import AbstractAdjoint, Implicit
-from ...nn import DEQ, AdaptiveEmbedding, AdaptiveSoftmax, draw_mask
+from ...nn import DEQ, AdaptiveEmbedding, AdaptiveSoftmax
 from ...nn.adaptive_softmax import Tying
 from ...solvers import GMRES, AbstractSolver, Anderson
+from ...solvers.base import check_count
 from ..base import AbstractEquilibriumModel
 from .cell import Norm, TransformerCell
+from .dropout import TransformerDropout
 from .generation import Step, generate
 from .text import Memory, Predictions, Segment
 
@@ -74,12 +76,9 @@ class DEQTransformerLM(AbstractEquilibriumModel):
         adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=30, tol=1e-4, memory=30)),  # noqa: B008 (frozen)
     ) -> None:
         super().__init__()
-        if memory_length < 0:
-            raise ValueError(f"memory_length is {memory_length}; it must not be negative.")
-        for name, probability in (("dropout", dropout), ("attention_dropout", attention_dropout)):
-            if not 0 <= probability < 1:
-                raise ValueError(f"{name} is {probability!r}; it must be in [0, 1).")
-        self.memory_length, self.dropout, self.attention_dropout = memory_length, dropout, attention_dropout
+        check_count("memory_length", memory_length, minimum=0)
+        self.memory_length = memory_length
+        self.dropout = TransformerDropout(dropout, attention=attention_dropout)
         embedding = AdaptiveEmbedding(num_words, features, cutoffs=cutoffs, div_value=div_value, std=std)
         self.softmax = AdaptiveSoftmax(embedding, tied=tied, std=std)
         cell = TransformerCell(
@@ -106,26 +105,16 @@ class DEQTransformerLM(AbstractEquilibriumModel):
     def inject(self, x: Tensor | Segment) -> tuple[Tensor, tuple[Any, ...]]:
         """Start at zero; the cell takes what is injected, what the memory is to it, and the dropout masks."""
         words, memory = Segment.of(x)
-        embedded = self._drop(self.softmax.embedding(words))
+        embedded = self.dropout(self.softmax.embedding(words))
         states, injected = (None, None) if memory is None else memory
-        mask = None
-        if self.training and self.dropout:
-            mask = draw_mask((self.cell.features,), self.dropout, like=embedded)
-        length = words.shape[1]
-        keys_values, positions = self.cell.prepare(length, memory=states, injected=injected, mask=mask)
-        masks = self.cell.draw_masks(
-            length,
-            like=embedded,
-            num_memory=0 if states is None else states.shape[1],
-            dropout=self.dropout if self.training else 0.0,
-            attention_dropout=self.attention_dropout if self.training else 0.0,
-        )
+        mask = self.dropout.draw_encoding_mask(like=embedded)
+        shared = self.dropout.prepare(self.cell, like=embedded, memory=states, injected=injected, mask=mask)
         z0 = embedded.new_zeros(embedded.shape)
-        return z0, (self.injection(embedded), keys_values, positions, masks)
+        return z0, (self.injection(embedded), *shared)
 
     def read_out(self, z: Tensor) -> Tensor:
         """Return the features that the softmax takes."""
-        return self._drop(z)
+        return self.dropout(z)
 
     def answer(self, x: Tensor | Segment, z: Tensor, inputs: tuple[Any, ...]) -> Predictions:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return predictions, and the memory of all positions up to the last."""
@@ -175,11 +164,6 @@ class DEQTransformerLM(AbstractEquilibriumModel):
             warm_start=warm_start,
             forbidden=forbidden,
         )
-
-    def _drop(self, x: Tensor) -> Tensor:
-        if not self.training or not self.dropout:
-            return x
-        return x * draw_mask((x.shape[0], 1, x.shape[2]), self.dropout, like=x)
 
 
 def remember(past: Memory | None, present: Memory, *, length: int) -> Memory | None:
