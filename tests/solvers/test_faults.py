@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 from problems import affine, mixed, near_critical, tanh_network
+from stubs import Scripted
 
 import steadeq.solvers.anderson
 from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
@@ -127,6 +128,91 @@ class TestStagnation:
         assert (solution.status != Status.STAGNATED).all()
 
 
+class TestDivergence:
+    @pytest.mark.parametrize("scale", [1.0, 1.4, 2.0, 3.0, 7.0])
+    def test_an_image_whose_norm_overflows_is_not_a_solution(self, scale):
+        # 5 z from here on: ‖f‖ overflows in float32 one step before ‖f - z‖ does, and a quotient by infinity is 0.
+        for num in range(16):
+            z0 = torch.full((1, 4), scale * 1.2**num)
+            solution = fixed_point(lambda z: 5 * z, z0, solver=Picard(max_evals=100))
+            assert solution.status.tolist() == [Status.NON_FINITE]
+            assert solution.residual.tolist() == pytest.approx([0.8])
+
+    def test_a_network_that_explodes_has_no_solution(self):
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.randn(64, 64, generator=generator) * 5 / 8
+        x = torch.randn(32, 64, generator=generator)
+        solution = fixed_point(
+            lambda z, x: torch.relu(z @ weight.T + x), torch.zeros_like(x), x, solver=Picard(max_evals=100)
+        )
+        assert not solution.converged.any()
+
+    @pytest.mark.parametrize("solver", [Picard(max_evals=20), Anderson(max_evals=3), Broyden(max_evals=2)], ids=repr)
+    def test_the_value_of_an_exploding_solve_is_near_the_start(self, solver):
+        # 3 z + 1 from 0: the relative residual falls from 1 to 2/3 while everything grows.
+        f = lambda z: 3 * z + 1  # noqa: E731
+        solution = fixed_point(f, torch.zeros(1, 2), solver=solver)
+        assert torch.linalg.vector_norm(f(solution.value) - solution.value) < 10
+
+    def test_what_meets_the_tolerance_is_returned_however_small_the_residual_was_before(self):
+        # ‖f - z‖ grows a little at each of these points, and ‖f‖ much more.
+        points = torch.tensor([[[1.0]], [[10.0]], [[1e4]]], dtype=torch.float64)
+        f = lambda z: z + 1 + 1e-6 * z  # noqa: E731
+        solution = fixed_point(f, points[0], solver=Scripted(points=points, max_evals=3, tol=1e-3))
+        assert solution.converged.all()
+        assert solution.value.item() == 1e4
+
+
+class TestEquilibriumAtZero:
+    rotation = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))[0]
+
+    @pytest.mark.parametrize("scale", [1.0, 1e-20, 1e20])
+    @pytest.mark.parametrize("solver", [Picard, Anderson, Broyden, NewtonKrylov])
+    def test_it_is_found_at_every_scale(self, solver, scale):
+        for f in (lambda z: 0.9 * z @ self.rotation.T, lambda z: scale * torch.tanh(0.9 * z @ self.rotation.T / scale)):
+            z0 = torch.full((3, 8), scale, dtype=torch.float64)
+            solution = fixed_point(f, z0, solver=solver(max_evals=500, tol=1e-6))
+            assert solution.converged.all()
+            assert (solution.value.abs() < 1e-18 * scale).all()
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    def test_it_is_found_in_every_dtype(self, dtype):
+        solution = fixed_point(lambda z: 0.5 * z, torch.ones(2, 3, dtype=dtype), solver=Picard(max_evals=60))
+        assert solution.converged.all()
+        assert (solution.value.abs() < 1e-7).all()
+
+    @pytest.mark.parametrize("max_evals", [2, 5, 10, 20])
+    def test_the_nearest_point_is_returned_when_the_budget_ends(self, max_evals):
+        solution = fixed_point(lambda z: 0.5 * z, torch.ones(1, 3), solver=Picard(max_evals=max_evals))
+        assert solution.status.tolist() == [Status.MAX_EVALS]
+        torch.testing.assert_close(solution.value, torch.full((1, 3), 0.5 ** (max_evals - 1)))
+
+    def test_a_small_equilibrium_is_not_taken_for_zero(self):
+        z = torch.full((1, 3), 1e-5)
+        solution = fixed_point(lambda z: 0.5 * z + 5e-6, torch.ones(1, 3), solver=Picard(max_evals=60))
+        assert solution.converged.all()
+        torch.testing.assert_close(solution.value, z, rtol=2e-3, atol=0)
+
+
+class TestLongWork:
+    def test_a_secant_method_may_take_twice_the_dimension_before_it_makes_progress(self):
+        # Broyden ends affine problems within 2 n steps (Gay, 1979), whatever the residuals do on the way.
+        n, generator = 40, torch.Generator().manual_seed(3)
+        matrix = torch.randn(n, n, dtype=torch.float64, generator=generator)
+        b = torch.randn(1, n, dtype=torch.float64, generator=generator)
+        solver = Broyden(max_evals=2 * n + 10, memory=2 * n + 10, tol=1e-8)
+        solution = fixed_point(lambda z: z @ matrix.T + b, torch.zeros_like(b), solver=solver)
+        assert solution.trace.max() > 1.0 or solution.num_evals.item() > 40
+        assert solution.converged.all()
+
+    @pytest.mark.parametrize("solver", [Anderson(max_evals=90), Broyden(max_evals=90)], ids=repr)
+    def test_it_is_not_called_stagnated(self, solver):
+        # No fixed point at all: the budget is spent.
+        f = lambda z: torch.relu(z.abs() + 1) * 1.5  # noqa: E731
+        solution = fixed_point(f, torch.zeros(1, 3), solver=dataclasses.replace(solver, tol=1e-9))
+        assert solution.status.item() in (Status.MAX_EVALS, Status.NON_FINITE)
+
+
 class TestLimit:
     @pytest.mark.parametrize("solver", SOLVERS)
     def test_it_is_a_status_and_no_exception(self, solver):
@@ -211,7 +297,7 @@ def plateau(z, center):
     Plain iteration walks to the center; a step that leaves the valley is driven away for good.
     """
     valley = z - 0.5 * torch.tanh(z - center)
-    return torch.where((z - center).abs() < 30, valley, 3 * z.abs() + 500)
+    return torch.where((z - center).abs() < 10, valley, 3 * z.abs() + 500)
 
 
 class TestSafeguard:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .base import AbstractSolver, Rule, check_count, check_fraction
-from .history import Diagonals, History, LastEvaluation, Table, combine, products, solve_small
+from .history import Diagonals, History, LastEvaluation, Table, combine, products, solve_gram
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +50,12 @@ class Anderson(AbstractSolver):
 
 class _AndersonRule(Rule):
     max_growth = 10.0
+    patience = math.inf
 
     def __init__(self, solver: Anderson, z: Tensor) -> None:
-        # No more columns than the budget can fill: evaluation k brings column k - 1, and the last evaluation none.
-        capacity = min(solver.memory, solver.max_evals - 1) - 1
+        # No more columns than the budget can fill: evaluation k brings column k - 1, and the last evaluation none. Nor
+        # more than dimensions: beyond them columns are dependent, and the oldest would only blur the newest.
+        capacity = min(solver.memory - 1, solver.max_evals - 2, z.shape[1])
         ridge = 10 * torch.finfo(z.dtype).eps if solver.ridge is None else solver.ridge
         self._capacity, self._mixing = capacity, solver.mixing
         self._dg, self._df, self._gram = History(capacity), History(capacity), Table(capacity)
@@ -79,7 +82,7 @@ class _AndersonRule(Rule):
         row = products(dg, newest)
         gram = self._gram.write(self._dg.slot, size, row=row, column=row)
         system = torch.addcmul(self._tiny[size], gram, self._ridge[size])
-        weights = solve_small(system, products(dg, g))
+        weights = solve_gram(system, products(dg, g), self._dg.slot)
         following = combine(fz, weights, df, scale=-1.0)
         if self._mixing == 1:
             return following

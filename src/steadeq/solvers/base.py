@@ -21,10 +21,14 @@ class Rule(ABC):
     """
 
     max_growth: float = math.inf
-    """A sample whose relative residual exceeds its best by this factor is handed to `advance` as rejected."""
+    """A sample whose ‖f(z) - z‖ exceeds its best by this factor is handed to `advance` as rejected (see `Scale`)."""
 
     num_quiet_windows: int = 1
     """How many windows of the stagnation test may pass without progress by design, as while a basis is built."""
+
+    patience: float = 3
+    """So many windows without progress end a sample. Infinite for methods whose residuals may rise for long before they
+    fall; at the rounding limit one window ends a sample in any case."""
 
     @abstractmethod
     def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
@@ -47,7 +51,8 @@ class AbstractSolver(ABC):
     """Hyper-parameters of a fixed-point solver.
 
     All solvers count in evaluations of f, stop each sample by itself at ‖f(z) - z‖ <= tol ‖f(z)‖, and are free of
-    scale: a problem multiplied by a constant is solved along the same path.
+    scale: a problem multiplied by a constant is solved along the same path. An equilibrium that rounding at the scale
+    of the start cannot tell from zero counts as zero: ‖f(z)‖ is then replaced by that rounding.
     """
 
     max_evals: int = 30

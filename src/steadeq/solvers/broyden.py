@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -28,8 +29,9 @@ class Broyden(AbstractSolver):
         (tensor([[0.7391, 0.7391]]), 6)
     """
 
-    memory: int = 8
-    """How many secant pairs are kept; each costs two states."""
+    memory: int = 30
+    """How many secant pairs are kept; each costs two states. The default holds all of the default budget: on hard
+    problems a short window needs far more evaluations."""
 
     def __post_init__(self) -> None:
         """Refuse hyper-parameters that make no sense."""
@@ -44,8 +46,9 @@ class Broyden(AbstractSolver):
 class BroydenRule(Rule):
     """The running inverse estimate; SHINE reuses it for the backward pass."""
 
-    # Broyden's residuals may rise far before they fall: on affine maps the end comes within 2 n steps all the same.
-    max_growth = 1e3
+    # Broyden's residuals may rise far before they fall: on affine maps the end comes within 2 n steps all the same. So
+    # no growth is rejected, and no number of evaluations without progress is too long.
+    patience = math.inf
 
     def __init__(self, solver: Broyden, z: Tensor) -> None:
         self._capacity = min(solver.memory, solver.max_evals - 1)
@@ -65,10 +68,7 @@ class BroydenRule(Rule):
             self._last.accept()
         else:
             (z, fz, g), cleared = self._last.retreat((z, fz, g), rejected)
-            for part in (self._s, self._df, self._table):
-                part.clear(cleared)
-            if self._right is not None:
-                self._right = torch.where(cleared.unsqueeze(1), 0, self._right)
+            self._clear(cleared)
         z_last, fz_last, g_last = self._last.matrices
         newest = self._s.push_difference(z, z_last)
         self._df.push_difference(fz, fz_last)
@@ -86,10 +86,21 @@ class BroydenRule(Rule):
         self._right = right
         self._system = self._tiny[size] + self._table.write(slot, size, row=row, column=column)
         weights = solve_small(self._system, right)
-        # Weights are pure numbers; huge ones come from pairs with s . y = 0 up to rounding, which tell nothing.
         if weights.abs().max().item() > 1e8:
-            weights = torch.where(weights.abs().amax(dim=1, keepdim=True) > 1e8, 0, weights)
+            # Either the columns are small beside g, as after residuals have grown, or a pair has s . y = 0 up to
+            # rounding and tells nothing: then the row starts anew.
+            parts = weights.abs() * torch.linalg.vector_norm(df, dim=2)
+            is_lost = parts.amax(dim=1) > 1e8 * torch.linalg.vector_norm(g, dim=1)
+            weights = torch.where(is_lost.unsqueeze(1), 0, weights)
+            self._clear(is_lost)
         return combine(fz, weights, df, scale=-1.0)
+
+    def _clear(self, rows: Tensor) -> None:
+        """Forget the history of the rows where the mask holds."""
+        for part in (self._s, self._df, self._table):
+            part.clear(rows)
+        if self._right is not None:
+            self._right = torch.where(rows.unsqueeze(1), 0, self._right)
 
     def apply_transposed(self, u: Tensor) -> Tensor:
         """Return -Hᵀ u for a (B, D) matrix, with H the estimate of the inverse of J - I."""

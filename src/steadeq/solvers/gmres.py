@@ -68,7 +68,7 @@ class GMRES(AbstractSolver):
         num_quiet_windows = 1 + min(self.memory, b.shape[1]) // WINDOW
         # What the bookkeeping carries as the value is the number of products behind the best residual.
         num_products = torch.zeros_like(scale).unsqueeze(1)
-        progress = Progress(num_products, (scale != 0).to(scale.dtype), self, eps, num_quiet_windows)
+        progress = Progress(num_products, (scale != 0).to(scale.dtype), self, eps, num_quiet_windows=num_quiet_windows)
         counts = torch.arange(1, self.max_evals + 1, dtype=scale.dtype, device=scale.device).unbind()
         while progress.goes_on:
             num_before = progress.num_evals
@@ -76,7 +76,7 @@ class GMRES(AbstractSolver):
             least = LeastResidual(space)
             while progress.goes_on and space.size < space.capacity:
                 residual = least.extend(*space.extend(operator(space.newest)))
-                progress.record(counts[progress.num_evals].expand(b.shape[0], 1), residual)
+                progress.record(counts[progress.num_evals].expand(b.shape[0], 1), residual.expand(2, -1))
             used = (progress.values()[:, 0].long() - num_before).clamp(min=0)
             weights, rest_weights, kept = least.minimize(used)
             threshold = (2 * progress.residuals()).clamp(min=max(self.tol, 100 * eps))

@@ -152,6 +152,53 @@ def solve_small(table: Tensor, right: Tensor) -> Tensor:
     return torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0)
 
 
+def solve_gram(gram: Tensor, right: Tensor, newest: int) -> Tensor:
+    """Solve (B, m, m) systems of inner products of columns, leaving out columns that depend on newer ones.
+
+    A column counts as dependent where what is left of it, once newer columns are projected out, is close to what
+    rounding makes of the inner products. Its weight is zero, as is every weight of a row that is not finite.
+
+    Args:
+        gram: Inner products of the columns with each other, in the order of slots.
+        right: (B, m) inner products with the right-hand side.
+        newest: The slot of the newest column.
+    """
+    least = _LEAST_PIVOT * torch.finfo(gram.dtype).eps
+    factor, info = torch.linalg.cholesky_ex(gram)
+    pivots = factor.diagonal(dim1=1, dim2=2).square() / gram.diagonal(dim1=1, dim2=2)
+    # Where a factorization failed, info is at least 1, and pivots are at most 1.
+    lowest = pivots.amin(dim=1) - info
+    if lowest.amin().item() > least:
+        return torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
+    # Each row goes its own way, so that none depends on its neighbors; no garbage of failed rows enters a graph.
+    is_regular = (lowest > least).unsqueeze(1)
+    eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+    factor, _ = torch.linalg.cholesky_ex(torch.where(is_regular.unsqueeze(2), gram, eye))
+    regular = torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
+    return torch.where(is_regular, regular, _solve_without_dependent(gram, right, newest, least))
+
+
+def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int, least: float) -> Tensor:
+    size = gram.shape[1]
+    lengths = gram.diagonal(dim1=1, dim2=2).sqrt()
+    scales = torch.where(lengths > 0, 1 / lengths, 0)
+    cosines = gram * scales.unsqueeze(1) * scales.unsqueeze(2)
+    rest, kept = cosines, torch.zeros_like(scales)
+    for age in range(size):
+        slot = (newest - age) % size
+        pivot = rest[:, slot, slot]
+        is_kept = pivot > least
+        kept[:, slot] = is_kept.to(kept)
+        inverse = torch.where(is_kept, 1 / pivot, 0)
+        rest = rest - rest[:, :, slot, None] * rest[:, None, slot] * inverse[:, None, None]
+    system = cosines * kept.unsqueeze(1) * kept.unsqueeze(2) + torch.diag_embed(1 - kept)
+    return solve_small(system, right * scales * kept) * scales
+
+
+_LEAST_PIVOT = 1000.0
+"""In epsilons: the squared sine of a column's angle to newer ones below which it is left out."""
+
+
 class Diagonals:
     """Constant m x m matrices a + b I, of every size up to a capacity."""
 

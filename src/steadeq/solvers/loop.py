@@ -1,8 +1,13 @@
 """The one loop behind every solver.
 
 Counting, per-sample residuals, the best iterate, freezing, non-finite values, stagnation, status, trace and
-compaction live here and nowhere else. The common case, in which every sample improves and none finishes, costs four
+compaction live here and nowhere else. The common case, in which every sample improves and none finishes, costs a few
 small kernels on (B,) vectors beyond the two norms; all else is paid for only when something happens.
+
+Two measures are taken of each evaluation, with g = f(z) - z. A sample stops by its relative residual ‖g‖ / ‖f(z)‖.
+Which iterate is the best, and whether a step made things worse, is judged by its merit: ‖g‖ over ‖f(z)‖ too, as long as
+the latter is of the size of the first evaluation, and over a constant beyond that. The plain quotient stands still
+where the equilibrium is zero, and looks small where the iterates explode.
 """
 
 from __future__ import annotations
@@ -18,9 +23,6 @@ from ..solution import Solution, Status
 from ..state import Layout, leaves, select_rows
 from ..transforms import refuse_vmap
 from .base import WINDOW, AbstractSolver, Rule
-
-PATIENT_WINDOWS = 3
-"""So many windows without progress end a sample; at the rounding limit one is enough."""
 
 
 class Evaluator:
@@ -96,10 +98,18 @@ class Progress:
         solver: Whose budget and tolerance apply.
         eps: Precision of the evaluations.
         num_quiet_windows: See `Rule`.
+        patience: See `Rule`.
     """
 
     def __init__(
-        self, value: Tensor, residual: Tensor | None, solver: AbstractSolver, eps: float, num_quiet_windows: int = 1
+        self,
+        value: Tensor,
+        residual: Tensor | None,
+        solver: AbstractSolver,
+        eps: float,
+        *,
+        num_quiet_windows: int = 1,
+        patience: float = 3,
     ) -> None:
         is_known = residual is not None
         if residual is None:
@@ -108,66 +118,85 @@ class Progress:
         self.goes_on = True
         """Whether there is budget left and a row to spend it on."""
         self.rejected: Tensor | None = None
-        """Current rows whose residual grew beyond what the rule allows, if any."""
+        """Current rows whose merit grew beyond what the rule allows, if any."""
         self.finished: Tensor | None = None
         """Current rows that are done and only ride along, if any."""
         self._batch_size = residual.shape[0]
         self._tol, self._max_evals = solver.tol, solver.max_evals
-        self._floor, self._num_quiet_windows = 100 * eps, num_quiet_windows
+        self._floor, self._num_quiet_windows, self._patience = 100 * eps, num_quiet_windows, patience
         self._rows: Tensor | None = None
         self._trace: list[tuple[Tensor, Tensor | None]] = []
         self._results: list[_Result] = []
         self._num_riding = self._num_leaving = 0
-        self._best, self._upper, self._snapshot = value, residual, residual
         self._most = residual.new_full((), torch.finfo(residual.dtype).max)
-        # What a residual has to stay below; the first one is an improvement if it is finite.
-        self._bound = residual if is_known else self._most
-        # The least residual that is not converged yet.
-        self._lower = torch.full_like(residual, self._tol).nextafter(self._most)
+        self._best, self._kept = value, residual.expand(2, -1)
+        self._snapshot, self._window = self._kept, list[Tensor]()
+        # Between which measures nothing happens: every row improves, has not converged, and is finite.
+        self._lower = torch.full_like(self._kept, -math.inf)
+        self._upper = self._most.expand_as(self._kept).clone()
+        self._lower[1] = torch.full_like(residual, self._tol).nextafter(self._most)
+        if is_known:
+            self._upper[0] = residual
+        self._bound = self._upper[0]
         self._num_stalled = torch.zeros_like(residual, dtype=torch.int64)
         if is_known:
             self._finish(residual <= self._tol, Status.CONVERGED)
 
-    def record(self, z: Tensor, residual: Tensor, max_growth: float = math.inf) -> None:
-        """Take in one evaluation of the current rows: their points, and how large the residual is there."""
+    def record(self, z: Tensor, measures: Tensor, fz: Tensor | None = None, max_growth: float = math.inf) -> None:
+        """Take in one evaluation of the current rows.
+
+        Args:
+            z: The points.
+            measures: (2, rows) their merits and relative residuals; see `Scale`.
+            fz: Their images, if a residual may be small because the norm of an image overflows.
+            max_growth: See `Rule`.
+        """
         self.num_evals += 1
         self.rejected = None
-        self._trace.append((residual, self._rows))
-        # A residual that clamping leaves alone lies within its bounds; a NaN never does.
-        if torch.equal(residual.clamp(self._lower, self._bound), residual):
-            self._best, self._upper = z, residual
-        elif torch.equal(residual.clamp(self._lower, self._most), residual):
-            self._keep_better(z, residual, residual < self._upper, max_growth)
+        self._trace.append((measures[1], self._rows))
+        # Measures that clamping leaves alone lie within their bounds; a NaN never does.
+        clamped = measures.clamp(self._lower, self._upper)
+        if torch.equal(clamped, measures):
+            self._best, self._kept = z, measures
+        elif torch.equal(clamped[1], measures[1]):
+            self._keep_better(z, measures, measures[0] < self._kept[0], max_growth)
         else:
-            self._settle(z, residual, max_growth)
-        self._bound = self._upper
-        if self.num_evals % WINDOW == 0 and self._tol > 0:
-            self._check_stagnation()
-        self.goes_on = self.num_evals < self._max_evals and self._num_riding < residual.shape[0]
+            self._settle(z, measures, fz, max_growth)
+        self._bound.copy_(self._kept[0])
+        if self._tol > 0:
+            self._window.append(measures[1])
+            if len(self._window) == WINDOW:
+                self._check_stagnation()
+        self.goes_on = self.num_evals < self._max_evals and self._num_riding < measures.shape[1]
 
-    def _settle(self, z: Tensor, residual: Tensor, max_growth: float) -> None:
+    def _settle(self, z: Tensor, measures: Tensor, fz: Tensor | None, max_growth: float) -> None:
         """Handle an evaluation at which some row finished or failed."""
-        # The quotient overflows where f vanishes and z does not; only a NaN tells that f itself was not finite.
-        residual = residual.clamp(max=self._most)
-        # A norm of z that overflows makes any residual look small.
-        is_finite = torch.linalg.vector_norm(z, dim=1).isfinite() & ~residual.isnan()
-        self._keep_better(z, residual, (residual < self._upper) & is_finite, max_growth)
-        self._finish((residual <= self._tol) & is_finite, Status.CONVERGED)
+        is_finite = measures.isfinite().all(dim=0)
+        if fz is not None:
+            is_finite = is_finite & torch.linalg.vector_norm(fz, dim=1).isfinite()
+        is_converged = (measures[1] <= self._tol) & is_finite
+        # What meets the tolerance is returned, whatever came before.
+        better = is_converged | ((measures[0] < self._kept[0]) & is_finite)
+        self._keep_better(z, measures, better, max_growth)
+        self._finish(is_converged, Status.CONVERGED)
         self._finish(~is_finite, Status.NON_FINITE)
 
-    def _keep_better(self, z: Tensor, residual: Tensor, better: Tensor, max_growth: float) -> None:
+    def _keep_better(self, z: Tensor, measures: Tensor, better: Tensor, max_growth: float) -> None:
         self._best = torch.where(better.unsqueeze(1), z, self._best)
         if max_growth != math.inf:
-            rejected = residual > max_growth * self._upper
+            rejected = measures[0] > max_growth * self._kept[0]
             # Handed on only if it says something, as a rule has to do much about it.
             self.rejected = rejected if rejected.any().item() else None
-        self._upper = torch.where(better, residual, self._upper)
+        self._kept = torch.where(better, measures, self._kept)
 
     def _check_stagnation(self) -> None:
-        stalled = self._upper > 0.999 * self._snapshot
-        self._num_stalled = torch.where(stalled, self._num_stalled + 1, 0)
-        self._snapshot = self._upper
-        limit = torch.where(self._upper < self._floor, 1, PATIENT_WINDOWS)
+        # Progress by either measure counts: on the way through a hump the residual may fall while ‖g‖ grows.
+        latest = torch.stack([self._kept[0], torch.stack(self._window).amin(dim=0).minimum(self._snapshot[1])])
+        is_stalled = (latest > 0.999 * self._snapshot).all(dim=0)
+        self._num_stalled = torch.where(is_stalled, self._num_stalled + 1, 0)
+        self._snapshot = latest
+        self._window = []
+        limit = torch.where(self._kept[1] < self._floor, 1, self._patience)
         self._finish(self._num_stalled >= self._num_quiet_windows * limit, Status.STAGNATED)
 
     def _finish(self, mask: Tensor, status: Status) -> None:
@@ -180,7 +209,7 @@ class Progress:
             _Result(
                 rows=index if self._rows is None else self._rows.index_select(0, index),
                 value=self._best.index_select(0, index),
-                residual=self._upper.index_select(0, index),
+                residual=self._kept[1].index_select(0, index),
                 num_evals=self.num_evals,
                 status=status,
             )
@@ -189,22 +218,28 @@ class Progress:
         self._num_riding += index.numel()
         # A failed row costs its neighbors nothing, and does not change when they are compacted.
         self._num_leaving += 0 if status is Status.NON_FINITE else index.numel()
+        # Nothing more happens to these rows.
         self._lower = torch.where(mask, -math.inf, self._lower)
-        self._upper = self._bound = torch.where(mask, math.inf, self._upper)
+        self._upper = torch.where(mask, math.inf, self._upper)
+        self._kept = torch.where(mask, math.inf, self._kept)
+        self._bound = self._upper[0]
         self.goes_on = self._num_riding < mask.shape[0]
 
     @property
     def wants_selection(self) -> bool:
         """Whether enough rows have finished for dropping them to pay off."""
-        return self._num_leaving > 0 and 4 * self._num_leaving >= self._lower.shape[0]
+        return self._num_leaving > 0 and 4 * self._num_leaving >= self._kept.shape[1]
 
     def select(self) -> Tensor:
         """Drop finished rows and return the index of those that stay."""
         assert self.finished is not None
         rows = (~self.finished).nonzero()[:, 0]
-        for name in ("_best", "_lower", "_upper", "_snapshot", "_num_stalled"):
+        for name in ("_best", "_num_stalled"):
             setattr(self, name, getattr(self, name).index_select(0, rows))
-        self._bound = self._upper
+        for name in ("_lower", "_upper", "_kept", "_snapshot"):
+            setattr(self, name, getattr(self, name).index_select(1, rows))
+        self._window = [residual.index_select(0, rows) for residual in self._window]
+        self._bound = self._upper[0]
         if self.rejected is not None:
             self.rejected = self.rejected.index_select(0, rows)
         self._rows = rows if self._rows is None else self._rows.index_select(0, rows)
@@ -226,7 +261,7 @@ class Progress:
 
     def residuals(self) -> Tensor:
         """Return the relative residual of every sample's best value so far, as long as no rows were dropped."""
-        residuals = self._upper.clone()
+        residuals = self._kept[1].clone()
         for result in self._results:
             residuals[result.rows] = result.residual
         return residuals
@@ -237,13 +272,13 @@ class Progress:
             num_evals = torch.full_like(self._num_stalled, self.num_evals)
             return Solution(
                 value=None,
-                residual=self._upper,
+                residual=self._kept[1],
                 num_evals=num_evals,
                 status=torch.full_like(num_evals, int(Status.MAX_EVALS)),
                 trace=torch.stack([residual for residual, _ in self._trace]),
             )
-        rest = torch.ones_like(self._lower, dtype=torch.bool) if self.finished is None else ~self.finished
-        residual = self._upper.new_empty(self._batch_size)
+        rest = torch.ones_like(self._num_stalled, dtype=torch.bool) if self.finished is None else ~self.finished
+        residual = self._kept.new_empty(self._batch_size)
         num_evals = torch.empty_like(residual, dtype=torch.int64)
         status = torch.empty_like(num_evals)
         self._finish(rest, Status.MAX_EVALS)
@@ -256,7 +291,7 @@ class Progress:
         )
 
     def _assemble_trace(self, num_evals: Tensor) -> Tensor:
-        trace = self._lower.new_zeros(len(self._trace), self._batch_size)
+        trace = self._kept.new_zeros(len(self._trace), self._batch_size)
         for line, (residual, rows) in zip(trace, self._trace, strict=True):
             line[slice(None) if rows is None else rows] = residual
         last = torch.arange(len(self._trace), device=trace.device)[:, None].minimum((num_evals - 1).clamp(min=0))
@@ -278,11 +313,31 @@ class _Result(NamedTuple):
     status: Status
 
 
-def relative_residual(fz: Tensor, g: Tensor, tiny: Tensor) -> Tensor:
-    """Return ‖g‖ / (‖f‖ + tiny) per row, without a graph; a row in which both vanish has residual 0."""
-    if torch.is_grad_enabled():
-        fz, g = fz.detach(), g.detach()
-    return torch.linalg.vector_norm(g, dim=1).div_(torch.linalg.vector_norm(fz, dim=1).add_(tiny))
+class Scale:
+    """The size of each sample's problem, by which its evaluations are measured; taken from the first of them.
+
+    Args:
+        z: (rows, D) where the solve starts.
+        fz: The image of the start.
+    """
+
+    def __init__(self, z: Tensor, fz: Tensor) -> None:
+        size = torch.maximum(torch.linalg.vector_norm(z, dim=1), torch.linalg.vector_norm(fz, dim=1)).detach()
+        limits = torch.finfo(size.dtype)
+        # An image that rounding at the size of the start cannot tell from zero is measured as if it were that large.
+        self._least = torch.stack([size, limits.eps * size]).clamp(min=limits.tiny)
+        self._most = torch.stack([10 * size.clamp(min=limits.tiny), torch.full_like(size, math.inf)])
+
+    def measure(self, fz: Tensor, g: Tensor) -> Tensor:
+        """Return the (2, rows) merits and relative residuals of an evaluation, without a graph."""
+        if torch.is_grad_enabled():
+            fz, g = fz.detach(), g.detach()
+        norms = torch.linalg.vector_norm(fz, dim=1).clamp(self._least, self._most)
+        return torch.linalg.vector_norm(g, dim=1) / norms
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the given rows."""
+        self._least, self._most = self._least.index_select(1, rows), self._most.index_select(1, rows)
 
 
 def solve(
@@ -312,14 +367,15 @@ def solve(
     """
     evaluate = Evaluator(f, layout, inputs, compact)
     rule = solver.start(z0, layout.eps)
-    progress = Progress(z0, None, solver, layout.eps, rule.num_quiet_windows)
-    # As a tensor: adding a Python number costs twice as much.
-    tiny = z0.new_full((), torch.finfo(z0.dtype).tiny)
+    progress = Progress(z0, None, solver, layout.eps, num_quiet_windows=rule.num_quiet_windows, patience=rule.patience)
+    scale: Scale | None = None
     z = z0
     while True:
         z, fz = evaluate(z)
         g = fz - z
-        progress.record(z, relative_residual(fz, g, tiny), rule.max_growth)
+        if scale is None:
+            scale = Scale(z, fz)
+        progress.record(z, scale.measure(fz, g), fz, rule.max_growth)
         if not progress.goes_on:
             if keep_rows:
                 # Whether a row's last evaluation enters its history must not depend on how long its neighbors run.
@@ -329,6 +385,7 @@ def solve(
             rows = progress.select()
             evaluate.select(rows, z)
             rule.select(rows)
+            scale.select(rows)
             z, fz, g = (matrix.index_select(0, rows) for matrix in (z, fz, g))
         following = rule.advance(z, fz, g, progress.rejected)
         if keep_rows and progress.finished is not None:
