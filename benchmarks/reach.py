@@ -42,7 +42,7 @@ from steadeq import Anderson, Broyden, NewtonKrylov, Picard, fixed_point
 from steadeq.solvers import AbstractSolver
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from peer_problems import PEER_PROBLEMS, PeerProblem
+from peer_problems import PEER_PROBLEMS, StopError, Watched, num_evals_to_reach
 
 BUDGET = 1000
 """The most evaluations on a problem of a suite; Newton's method may make at least 50 steps."""
@@ -51,42 +51,8 @@ TOL = 1e-14
 NET_BUDGETS = (30, 60, 100)
 
 Map = Callable[[Tensor], Tensor]
-Run = Callable[["Watched", Tensor], Any]
+Run = Callable[[Watched, Tensor], Any]
 """Solves from a start until the watched map stops it, or until it gives up."""
-
-
-class StopError(Exception):
-    """Ends a solve from inside of f."""
-
-
-class Watched:
-    """A map that counts its evaluations, and ends the solve at the first point that is solved or at the budget.
-
-    The count is kept in `num_evals`; `is_reached` says which of the two it was.
-    """
-
-    def __init__(self, problem: PeerProblem, budget: int) -> None:
-        self._problem, self._budget = problem, budget
-        self.num_evals, self.is_reached = 0, False
-
-    def __call__(self, z: Tensor) -> Tensor:
-        self.charge(1)
-        fz = self._problem.f(z)
-        if self._problem.is_solved(z.detach(), fz.detach()):
-            self.is_reached = True
-            raise StopError
-        return fz
-
-    def jacobian(self, z: Tensor) -> Tensor:
-        """Return the (D, D) Jacobian at the (1, D) point z, and charge D evaluations."""
-        self.charge(z.shape[1])
-        return torch.autograd.functional.jacobian(self._problem.f, z)[0, :, 0]
-
-    def charge(self, num_evals: int) -> None:
-        """Count evaluations, as long as the budget lasts."""
-        self.num_evals += num_evals
-        if self.num_evals > self._budget:
-            raise StopError
 
 
 def ours() -> dict[str, Run]:
@@ -168,7 +134,8 @@ def _scipy(solve: Callable[..., Any], **options: Any) -> Run:
             z = torch.as_tensor(np.asarray(x)).to(z0).view(1, -1)
             return (f(z) - z)[0].double().numpy()
 
-        solve(g, z0[0].double().numpy(), maxiter=BUDGET, f_tol=1e-300, **options)
+        with np.errstate(all="ignore"):
+            solve(g, z0[0].double().numpy(), maxiter=BUDGET, f_tol=1e-300, **options)
 
     return run
 
@@ -178,27 +145,6 @@ def _torchdeq(name: str) -> Run:
 
     solver = get_solver(name)
     return lambda f, z0: solver(f, z0, max_iter=BUDGET, tol=0.0, stop_mode="rel")
-
-
-def reach(
-    run: Run, problem: PeerProblem, budget: int = BUDGET, *, may_raise: type[Exception] = StopError
-) -> int | None:
-    """Return how many evaluations it takes to reach a problem, or None if it is not reached.
-
-    Args:
-        run: The contender.
-        problem: What is to be solved.
-        budget: The most evaluations.
-        may_raise: Errors that count as a failure to solve the problem.
-    """
-    watched = Watched(problem, budget)
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"), torch.no_grad():
-            warnings.simplefilter("ignore")
-            run(watched, problem.z0)
-    except (StopError, may_raise):
-        pass
-    return watched.num_evals if watched.is_reached else None
 
 
 def measure_problems(contenders: dict[str, Run]) -> dict[str, dict[str, int | None]]:
@@ -212,7 +158,7 @@ def measure_problems(contenders: dict[str, Run]) -> dict[str, dict[str, int | No
         found[name] = {}
         for problem in problems:
             budget = max(BUDGET, 50 * (problem.dim + 1)) if name == "dense Newton" else BUDGET
-            found[name][problem.name] = reach(run, problem, budget, may_raise=may_raise)
+            found[name][problem.name] = num_evals_to_reach(run, problem, budget, may_raise=may_raise)
         num_reached = sum(count is not None for count in found[name].values())
         seconds = time.perf_counter() - start
         print(f"{name:32} reaches {num_reached:3} of {len(problems)} ({seconds:.1f} s)", flush=True)
@@ -272,8 +218,8 @@ class _Net(nn.Module):
             for linear in (self.inner, self.outer):
                 linear.weight.normal_(std=dim**-0.5)
             weight = self.inner.weight
-            # Products of two random matrices with a ReLU in between have half of the radius.
-            factor = radius if kind in ("tanh", "relu") else math.sqrt(2) * radius
+            # A ReLU between the two of a normalized cell takes about half.
+            factor = radius if kind in ("tanh", "relu") else 2 * radius
             weight.mul_(factor / torch.linalg.eigvals(weight).abs().max())
 
     def forward(self, z: Tensor, x: Tensor) -> Tensor:
@@ -307,7 +253,7 @@ def make_net(kind: str, radius: float, seed: int, batch_size: int = 32) -> tuple
     """Return a map over a batch of random inputs, and a start."""
     torch.manual_seed(seed)
     if kind == "Transformer":
-        cell, shape = TransformerCell(32, 2 * radius, num_heads=4), (batch_size, 8, 32)
+        cell, shape = TransformerCell(32, 4 * radius, num_heads=4), (batch_size, 8, 32)
     else:
         cell, shape = _Net(kind, radius, 64), (batch_size, 64)
     x = torch.randn(shape)

@@ -20,6 +20,7 @@ Sources:
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ import torch
 from torch import Tensor
 
 Map = Callable[[Tensor], Tensor]
+Criterion = Callable[..., bool]
+"""Called with a point, its image, and optionally by which factor to tighten the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +44,7 @@ class PeerProblem:
     source: str
     f: Map
     z0: Tensor
-    is_solved: Callable[[Tensor, Tensor], bool]
+    is_solved: Criterion
     tol: float
     exact: Tensor | None = None
     is_zero_solution: bool = False
@@ -56,19 +59,78 @@ class PeerProblem:
         return self.z0.shape[1]
 
 
-def within(limit: float, *, scale: float = 1.0, order: float = math.inf) -> Callable[[Tensor, Tensor], bool]:
-    """Return the criterion ‖f(z) - z‖ <= limit · scale, in the norm of the given order."""
-    return lambda z, fz: bool(torch.linalg.vector_norm((fz - z).double(), ord=order) <= limit * scale)
+class StopError(Exception):
+    """Ends a solve from inside of f."""
 
 
-def near(exact: Tensor, limit: float) -> Callable[[Tensor, Tensor], bool]:
+class Watched:
+    """The map of a problem, which ends the solve at the first point that is solved, or at the budget.
+
+    Evaluations are counted in `num_evals`; `is_reached` says which of the two it was.
+    """
+
+    def __init__(self, problem: PeerProblem, budget: int) -> None:
+        self._problem, self._budget = problem, budget
+        self.num_evals, self.is_reached = 0, False
+
+    def __call__(self, z: Tensor) -> Tensor:
+        self.charge(1)
+        fz = self._problem.f(z)
+        if self._problem.is_solved(z, fz):
+            self.is_reached = True
+            raise StopError
+        return fz
+
+    def jacobian(self, z: Tensor) -> Tensor:
+        """Return the (D, D) Jacobian at the (1, D) point z, and charge D evaluations."""
+        self.charge(z.shape[1])
+        return torch.autograd.functional.jacobian(self._problem.f, z)[0, :, 0]
+
+    def charge(self, num_evals: int) -> None:
+        """Count evaluations, as long as the budget lasts."""
+        self.num_evals += num_evals
+        if self.num_evals > self._budget:
+            raise StopError
+
+
+def num_evals_to_reach(
+    run: Callable[[Watched, Tensor], object],
+    problem: PeerProblem,
+    budget: int,
+    *,
+    may_raise: type[Exception] = StopError,
+) -> int | None:
+    """Return the number of the first evaluation at a point that is solved, or None if there is no such point.
+
+    Args:
+        run: Solves from a start until the watched map stops it, or until it gives up.
+        problem: What is to be solved.
+        budget: The most evaluations.
+        may_raise: Errors that count as giving up.
+    """
+    watched = Watched(problem, budget)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            run(watched, problem.z0)
+    except (StopError, may_raise):
+        pass
+    return watched.num_evals if watched.is_reached else None
+
+
+def within(limit: float, *, order: float = math.inf) -> Criterion:
+    """Return the criterion ‖f(z) - z‖ <= limit, in the norm of the given order."""
+    return lambda z, fz, room=1.0: bool(torch.linalg.vector_norm((fz - z).double(), ord=order) <= room * limit)
+
+
+def near(exact: Tensor, limit: float) -> Criterion:
     """Return the criterion ‖z - exact‖ <= limit."""
-    return lambda z, fz: bool(torch.linalg.vector_norm(z.double() - exact) <= limit)
+    return lambda z, fz, room=1.0: bool(torch.linalg.vector_norm(z.double() - exact) <= room * limit)
 
 
-def both(*criteria: Callable[[Tensor, Tensor], bool]) -> Callable[[Tensor, Tensor], bool]:
+def both(*criteria: Criterion) -> Criterion:
     """Return the criterion that all of the given ones hold."""
-    return lambda z, fz: all(criterion(z, fz) for criterion in criteria)
+    return lambda z, fz, room=1.0: all(criterion(z, fz, room) for criterion in criteria)
 
 
 def _row(*values: float) -> Tensor:
@@ -113,7 +175,7 @@ def _roots(
             source=source,
             f=lambda z, step=c * factor: z + step * F(z),
             z0=z0,
-            is_solved=within(limit, scale=c),
+            is_solved=within(limit * c),
             tol=min(1e-3, limit * c / size),
             exact=exact,
             is_zero_solution=is_zero,
@@ -724,7 +786,7 @@ def _papers() -> list[PeerProblem]:
                 source=source,
                 f=f,
                 z0=z0,
-                is_solved=within(factor, scale=first, order=2),
+                is_solved=within(factor * first, order=2),
                 tol=factor,
                 exact=exact,
             )
@@ -832,13 +894,13 @@ def _own() -> list[PeerProblem]:
     Q = torch.linalg.qr(_randn(8, 8, seed=0))[0]
     turn = _rotate(torch.full((3,), math.pi / 2, dtype=torch.float64), 1.2)
     center = _row(1, 2, 3, 4, 5, 6)
-    table: list[tuple[str, Map, Tensor, Callable[[Tensor, Tensor], bool], Tensor | None]] = [
+    table: list[tuple[str, Map, Tensor, Criterion, Tensor | None]] = [
         ("0.9 Q z", lambda z: 0.9 * z @ Q.to(z).T, _full(8, 1.0), within(1e-8), _full(8, 0)),
         ("tanh 0.9 Q z", lambda z: torch.tanh(0.9 * z @ Q.to(z).T), _full(8, 1.0), within(1e-8), _full(8, 0)),
         ("3 z + 1", lambda z: 3 * z + 1, _row(0), within(1e-8), _row(-0.5)),
         ("5 z, float32", lambda z: 5 * z, _full(4, 1.4).float(), within(1e-4), _full(4, 0)),
         ("stretched rotations", lambda z: z @ turn.to(z).T + center.to(z), _full(6, 0.0), within(1e-8), None),
-        ("z + 1", lambda z: z + 1, _row(0), lambda z, fz: False, None),
+        ("z + 1", lambda z: z + 1, _row(0), lambda z, fz, room=1.0: False, None),
     ]
     return [
         PeerProblem(
