@@ -1,0 +1,173 @@
+"""The solvers on other people's problems: what they reach, next to peers, and whether what they return is true."""
+
+import functools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from peer_problems import PEER_PROBLEMS, num_evals_to_reach
+
+from steadeq import Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
+
+PEERS = json.loads(
+    (Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "reach.json").read_text(encoding="utf-8")
+)["problems"]
+"""Evaluations of each peer on each problem, as benchmarks/reach.py found them."""
+
+BUDGET = 300
+"""The most evaluations; few problems need more, and those that are not solved cost all of it."""
+
+SOLVERS = {
+    "Picard": Picard,
+    "Anderson": Anderson,
+    "Anderson 11": functools.partial(Anderson, memory=11),
+    "Broyden": Broyden,
+    "NewtonKrylov": NewtonKrylov,
+}
+
+PAIRS = (
+    ("Anderson", "QR-Anderson 5"),
+    ("Anderson 11", "QR-Anderson 10"),
+    ("Broyden", "scipy broyden1"),
+    ("Broyden", "scipy broyden1, no line search"),
+    ("NewtonKrylov", "dense Newton"),
+)
+"""Each kind of method, and who does it best elsewhere."""
+
+
+@functools.cache
+def num_evals_of(name):
+    """Return the evaluations of a solver on each problem that has a solution, None where it does not get there."""
+    # Below every criterion, so that a solve does not end before the criterion is met.
+    solver = SOLVERS[name](max_evals=BUDGET, tol=1e-14)
+    return {
+        problem.name: num_evals_to_reach(lambda f, z0: fixed_point(f, z0, solver=solver), problem, BUDGET)
+        for problem in PEER_PROBLEMS
+        if problem.has_solution
+    }
+
+
+def num_evals_of_peer(name):
+    # The steps of a dense Newton method cost D + 1 evaluations, which is not held against it.
+    limit = math.inf if name == "dense Newton" else BUDGET
+    return {key: count if count is not None and count <= limit else None for key, count in PEERS[name].items()}
+
+
+def test_every_problem_that_has_a_solution_is_in_the_record_of_the_peers():
+    names = {problem.name for problem in PEER_PROBLEMS if problem.has_solution}
+    assert len(names) == sum(problem.has_solution for problem in PEER_PROBLEMS) >= 100
+    for counts in PEERS.values():
+        assert set(counts) == names
+
+
+@pytest.mark.parametrize(("name", "peer"), PAIRS)
+def test_reach_is_at_least_that_of_the_peer(name, peer):
+    found, others = num_evals_of(name), num_evals_of_peer(peer)
+    missed = [key for key in found if found[key] is None and others[key] is not None]
+    gained = [key for key in found if found[key] is not None and others[key] is None]
+    assert len(missed) <= len(gained), f"missed: {missed}; gained: {gained}"
+
+
+@pytest.mark.parametrize(("name", "peer"), PAIRS)
+def test_evaluations_are_within_five_percent_of_the_peer(name, peer):
+    found, others = num_evals_of(name), num_evals_of_peer(peer)
+    shared = [key for key in found if found[key] is not None and others[key] is not None]
+    assert len(shared) > 80
+    slower = {key: (found[key], others[key]) for key in shared if found[key] > 1.3 * others[key] + 2}
+    assert sum(found[key] for key in shared) <= 1.05 * sum(others[key] for key in shared), slower
+
+
+def solve_watched(problem, solver):
+    """Return the solution and all points that were evaluated with their images, up to the solution."""
+    points = []
+
+    def f(z):
+        fz = problem.f(z)
+        points.append((z.clone(), fz))
+        return fz
+
+    with torch.no_grad():
+        solution = fixed_point(f, problem.z0, solver=solver)
+    return solution, points[: int(solution.num_evals)]
+
+
+def residual_norm(z, fz):
+    return torch.linalg.vector_norm((fz - z).double()).item()
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("problem", PEER_PROBLEMS, ids=lambda problem: problem.name)
+def test_what_is_returned_is_true(problem, name):
+    solver = SOLVERS[name](max_evals=100, tol=problem.tol)
+    solution, points = solve_watched(problem, solver)
+    value, image = solution.value, problem.f(solution.value)
+    residual, status = solution.residual.item(), Status(int(solution.status))
+
+    assert value.isfinite().all()
+    assert image.isfinite().all()
+    size = torch.linalg.vector_norm(image.double()).item()
+    eps = torch.finfo(value.dtype).eps
+    norm = residual_norm(value, image)
+    if norm > 0:
+        # A second evaluation may round differently, by some epsilons of the image.
+        assert residual == pytest.approx(norm / size, rel=1e-6, abs=10 * eps)
+    else:
+        assert residual <= 10 * eps
+    assert (status == Status.CONVERGED) == (residual <= solver.tol)
+
+    z0, f0 = points[0]
+    assert norm <= residual_norm(z0, f0) * (1 + 1e-6), "worse than the start"
+
+    is_seen = any(problem.is_solved(z, fz, 0.1) for z, fz in points)
+    if is_seen and (status == Status.CONVERGED or problem.is_zero_solution):
+        assert problem.is_solved(value, image), "a point that is solved was seen and thrown away"
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_start_at_the_solution_is_returned_after_one_evaluation(name):
+    for problem in PEER_PROBLEMS:
+        if problem.exact is not None:
+            exact = problem.exact.to(problem.z0)
+            solution = fixed_point(problem.f, exact, solver=SOLVERS[name](tol=1e-7))
+            assert solution.converged.all(), problem.name
+            assert int(solution.num_evals) == 1, problem.name
+            assert torch.equal(solution.value, exact), problem.name
+
+
+@pytest.mark.parametrize(
+    "problem", [problem for problem in PEER_PROBLEMS if problem.exact is not None], ids=lambda problem: problem.name
+)
+def test_known_solutions_are_fixed_points_that_meet_the_criterion(problem):
+    exact = problem.exact.to(problem.z0)
+    image = problem.f(exact)
+    torch.testing.assert_close(image, exact, rtol=1e-9, atol=1e-9)
+    assert problem.is_solved(exact, image)
+    if problem.name != "F2 from its root":
+        assert not problem.is_solved(problem.z0, problem.f(problem.z0))
+
+
+@pytest.mark.parametrize(
+    "problem", [problem for problem in PEER_PROBLEMS if problem.num_picard], ids=lambda problem: problem.name
+)
+def test_plain_iteration_takes_as_many_evaluations_as_the_suite_prints(problem):
+    solver = Picard(max_evals=500, tol=1e-14)
+    run = lambda f, z0: fixed_point(f, z0, solver=solver)  # noqa: E731
+    assert num_evals_to_reach(run, problem, 500) == problem.num_picard
+
+
+def test_half_of_the_root_problems_expand():
+    problems = [problem for problem in PEER_PROBLEMS if problem.source == "sciml"]
+    counts = num_evals_of("Picard")
+    assert len(problems) == 46
+    assert sum(counts[problem.name] is not None for problem in problems if problem.name.endswith("+")) == 0
+    assert sum(counts[problem.name] is not None for problem in problems if problem.name.endswith("-")) >= 8
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_divergence_to_overflow_is_not_convergence(name):
+    starts = torch.linspace(1.0, 5.0, 200)[:, None].expand(200, 4).contiguous()
+    solution = fixed_point(lambda z: 5 * z, starts, solver=SOLVERS[name](max_evals=100, tol=1e-3))
+    norm = torch.linalg.vector_norm(4 * solution.value.double(), dim=1)
+    assert (norm <= 1e-3 * torch.linalg.vector_norm(starts.double(), dim=1))[solution.converged].all()
