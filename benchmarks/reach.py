@@ -3,14 +3,15 @@
     python benchmarks/reach.py                                        all contenders, on problems and nets (minutes)
     python benchmarks/reach.py --only ours --sections problems        our solvers on the problems of the suites
     python benchmarks/reach.py --only Anderson "QR-Anderson 5" --details
-    python benchmarks/reach.py --json benchmarks/results/reach.json   keep the numbers too
+    python benchmarks/reach.py --json benchmarks/results/reach.json   keep the numbers too; those of contenders that
+                                                                      were left out stay as they are in the file
 
 Problems are those of tests/peer_problems.py. A solver reaches a problem when it evaluates f at a point that meets the
 criterion of the suite; what counts is the number of that evaluation, whatever the solver itself thinks of the point.
 Solvers run with a tolerance below every criterion, so that they are not stopped by it but may give up by themselves.
 
-Nets are cells with random weights whose spectral radius (before the activation) is given. A sample is reached when the
-relative residual ‖f(z) - z‖ / ‖f(z)‖ at a point that was evaluated is within the tolerance.
+Nets are those of tests/peer_nets.py. A sample is solved when the relative residual ‖f(z) - z‖ / ‖f(z)‖ at a point that
+was evaluated is within the tolerance.
 
 Peers are the solvers of scipy and torchdeq where they are installed, and two textbook methods: Anderson acceleration
 by QR factorization, which drops the oldest columns while the condition number exceeds 1e10 (Walker and Ni, 2011), and
@@ -21,11 +22,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import platform
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -34,21 +32,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from workloads import TransformerCell
+from torch import Tensor
 
-import steadeq
 from steadeq import Anderson, Broyden, NewtonKrylov, Picard, fixed_point
 from steadeq.solvers import AbstractSolver
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from peer_nets import BATCH_SIZE, BUDGETS, NETS, NUM_SEEDS, num_solved
 from peer_problems import PEER_PROBLEMS, StopError, Watched, num_evals_to_reach
 
 BUDGET = 1000
 """The most evaluations on a problem of a suite; Newton's method may make at least 50 steps."""
 TOL = 1e-14
 """Tolerance of our solvers on the problems: stricter than every criterion."""
-NET_BUDGETS = (30, 60, 100)
 
 Map = Callable[[Tensor], Tensor]
 Run = Callable[[Watched, Tensor], Any]
@@ -206,63 +202,9 @@ def print_details(evaluations: dict[str, dict[str, int | None]]) -> None:
         print(f"{problem:37} {counts}")
 
 
-class _Net(nn.Module):
-    """f(z, x) for one of the kinds, with weights of the given spectral radius."""
-
-    def __init__(self, kind: str, radius: float, dim: int) -> None:
-        super().__init__()
-        self.kind = kind
-        self.inner, self.outer = (nn.Linear(dim, dim, bias=False) for _ in range(2))
-        self.norm = nn.LayerNorm(dim)
-        with torch.no_grad():
-            for linear in (self.inner, self.outer):
-                linear.weight.normal_(std=dim**-0.5)
-            weight = self.inner.weight
-            # A ReLU between the two of a normalized cell takes about half.
-            factor = radius if kind in ("tanh", "relu") else 2 * radius
-            weight.mul_(factor / torch.linalg.eigvals(weight).abs().max())
-
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
-        """Evaluate."""
-        if self.kind == "tanh":
-            return torch.tanh(self.inner(z) + x)
-        if self.kind == "relu":
-            return torch.relu(self.inner(z) + x)
-        image = self.outer(torch.relu(self.inner(z))) + x
-        return self.norm(image if self.kind == "MLP+LN" else image + z)
-
-
-NETS = (
-    ("tanh", 0.9, 1e-6),
-    ("tanh", 1.2, 1e-6),
-    ("tanh", 2.0, 1e-3),
-    ("tanh", 3.0, 1e-3),
-    ("tanh", 5.0, 1e-3),
-    ("relu", 1.2, 1e-6),
-    ("relu", 2.0, 1e-3),
-    ("MLP+LN", 2.0, 1e-3),
-    ("MLP+LN", 5.0, 1e-3),
-    ("residual", 5.0, 1e-3),
-    ("Transformer", 1.0, 1e-3),
-    ("Transformer", 2.0, 1e-3),
-)
-"""Kind, radius (the gain of a Transformer), and tolerance."""
-
-
-def make_net(kind: str, radius: float, seed: int, batch_size: int = 32) -> tuple[Map, Tensor]:
-    """Return a map over a batch of random inputs, and a start."""
-    torch.manual_seed(seed)
-    if kind == "Transformer":
-        cell, shape = TransformerCell(32, 4 * radius, num_heads=4), (batch_size, 8, 32)
-    else:
-        cell, shape = _Net(kind, radius, 64), (batch_size, 64)
-    x = torch.randn(shape)
-    return lambda z: cell(z, x), torch.zeros(shape)
-
-
 def net_contenders(tol: float) -> dict[str, Callable[[Map, Tensor], Any]]:
     """Return who is compared on nets, with the largest budget."""
-    budget = max(NET_BUDGETS)
+    budget = max(BUDGETS)
 
     def run(solver: AbstractSolver) -> Callable[[Map, Tensor], Any]:
         # Finished samples stay in the batch that f sees, so that a sample is always the same row.
@@ -286,44 +228,19 @@ def net_contenders(tol: float) -> dict[str, Callable[[Map, Tensor], Any]]:
     return found
 
 
-def measure_nets(only: list[str] | None = None, num_seeds: int = 3) -> list[dict[str, Any]]:
-    """Return the share of samples within the tolerance, by net, contender and budget."""
+def measure_nets(only: list[str] | None = None) -> list[dict[str, Any]]:
+    """Return the number of samples within the tolerance, by net, contender and budget."""
     rows = []
+    num_samples = NUM_SEEDS * BATCH_SIZE
+    print(f"\n% of {num_samples} samples within the tolerance after {'/'.join(map(str, BUDGETS))} evaluations")
     for kind, radius, tol in NETS:
         for name, run in net_contenders(tol).items():
-            if only and name not in only:
-                continue
-            first = torch.cat([_first_hits(run, *make_net(kind, radius, seed), tol) for seed in range(num_seeds)])
-            shares = [round(100 * (first <= budget).double().mean().item()) for budget in NET_BUDGETS]
-            rows.append({"net": kind, "radius": radius, "tol": tol, "contender": name, "percent": shares})
-            print(f"{kind} {radius:g}, {tol:g}: {name:18} {'/'.join(map(str, shares))}", flush=True)
+            if only is None or name in only:
+                counts = num_solved(run, kind, radius, tol)
+                rows.append({"net": kind, "radius": radius, "tol": tol, "contender": name, "num_solved": counts})
+                shares = "/".join(f"{100 * count / num_samples:.0f}" for count in counts)
+                print(f"{kind} {radius:g}, {tol:g}: {name:18} {shares}", flush=True)
     return rows
-
-
-def _first_hits(run: Callable[[Map, Tensor], Any], f: Map, z0: Tensor, tol: float) -> Tensor:
-    """Return for each sample the number of the first evaluation within the tolerance, or infinity."""
-    first = torch.full((z0.shape[0],), math.inf)
-    num_evals = 0
-
-    def watched(z: Tensor) -> Tensor:
-        nonlocal num_evals
-        num_evals += 1
-        if num_evals > max(NET_BUDGETS):
-            raise StopError
-        z = z.view(z0.shape)
-        fz = f(z)
-        size = fz.flatten(1).double().norm(dim=1)
-        is_hit = ((fz - z).flatten(1).double().norm(dim=1) <= tol * size) & size.isfinite()
-        first[is_hit & first.isinf()] = num_evals
-        return fz
-
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            run(watched, z0)
-    except StopError:
-        pass
-    return first
 
 
 def package_version(name: str) -> str | None:
@@ -360,9 +277,9 @@ def main() -> None:
         contenders = {name: run for name, run in contenders.items() if name in only}
     results: dict[str, Any] = {
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "python": platform.python_version(),
-        "versions": {name: package_version(name) for name in ("torch", "scipy", "torchdeq")},
-        "steadeq": steadeq.__version__,
+        "versions": {
+            name: package_version(name) for name in ("torch", "scipy", "torchdeq") if package_version(name) is not None
+        },
         "budget": BUDGET,
     }
     if "problems" in arguments.sections:
@@ -374,7 +291,20 @@ def main() -> None:
         results["nets"] = measure_nets(only)
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        if arguments.json.exists():
+            results = merge(json.loads(arguments.json.read_text(encoding="utf-8")), results)
         arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return the new results, and the old ones of what was not measured again."""
+    rows = {(row["net"], row["radius"], row["contender"]): row for row in old.get("nets", []) + new.get("nets", [])}
+    return {
+        **new,
+        "versions": {**old["versions"], **new["versions"]},
+        "problems": {**old.get("problems", {}), **new.get("problems", {})},
+        "nets": list(rows.values()),
+    }
 
 
 if __name__ == "__main__":

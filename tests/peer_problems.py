@@ -47,8 +47,6 @@ class PeerProblem:
     is_solved: Criterion
     tol: float
     exact: Tensor | None = None
-    is_zero_solution: bool = False
-    """Whether z = 0 is the solution that solvers go to: no residual is small relative to it."""
     has_solution: bool = True
     num_picard: int | None = None
     """How many evaluations plain iteration takes to meet the criterion, where the suite prints it."""
@@ -57,6 +55,11 @@ class PeerProblem:
     def dim(self) -> int:
         """How many unknowns there are."""
         return self.z0.shape[1]
+
+    @property
+    def is_zero_solution(self) -> bool:
+        """Whether z = 0 is a solution: no residual is small relative to it."""
+        return self.exact is not None and not self.exact.any()
 
 
 class StopError(Exception):
@@ -133,6 +136,12 @@ def both(*criteria: Criterion) -> Criterion:
     return lambda z, fz, room=1.0: all(criterion(z, fz, room) for criterion in criteria)
 
 
+def _point(
+    name: str, source: str, f: Map, z0: Tensor, is_solved: Criterion, tol: float, exact: Tensor | None = None
+) -> PeerProblem:
+    return PeerProblem(name=name, source=source, f=f, z0=z0, is_solved=is_solved, tol=tol, exact=exact)
+
+
 def _row(*values: float) -> Tensor:
     return torch.tensor([values], dtype=torch.float64)
 
@@ -167,8 +176,7 @@ def _roots(
     """Return both fixed-point problems of a root problem that is solved at max |F| <= limit."""
     start = torch.linalg.vector_norm(F(z0)).item()
     c = step if step is not None else 0.5 * max(torch.linalg.vector_norm(z0).item(), 1.0) / start
-    is_zero = exact is not None and not exact.any()
-    size = 1.0 if exact is None or is_zero else torch.linalg.vector_norm(exact).item()
+    size = 1.0 if exact is None or not exact.any() else torch.linalg.vector_norm(exact).item()
     return [
         PeerProblem(
             name=name + sign,
@@ -178,7 +186,6 @@ def _roots(
             is_solved=within(limit * c),
             tol=min(1e-3, limit * c / size),
             exact=exact,
-            is_zero_solution=is_zero,
         )
         for sign, factor in (("+", 1.0), ("-", -1.0))
     ]
@@ -306,8 +313,11 @@ def _hammarling(size: int) -> Map:
 
 def _sample_18(x: Tensor) -> Tensor:
     a, b = x.unbind(1)
-    # (1 - exp(-a²)) / a, which is a near 0.
-    quotient = lambda a: torch.where(a == 0, 0.0, -torch.expm1(-(a**2)) / torch.where(a == 0, 1.0, a))  # noqa: E731
+
+    def quotient(a: Tensor) -> Tensor:
+        """(1 - exp(-a²)) / a, which is 0 at 0."""
+        return -torch.expm1(-(a**2)) / torch.where(a == 0, 1.0, a)
+
     return _columns(b**2 * quotient(a), a * quotient(b))
 
 
@@ -397,61 +407,33 @@ def _scipy() -> list[PeerProblem]:
             exact=_full(4, 1.0),
         ),
         *_roots("F6 steep", "scipy", _scipy_f6, _row(-0.5, 1.4), 1e-2),
-        PeerProblem(
-            name="F2 from its root",
-            source="scipy",
-            f=lambda z: 2 * z,
-            z0=_full(6, 0.0),
-            is_solved=within(1e-2),
-            tol=1e-3,
-            exact=_full(6, 0.0),
-            is_zero_solution=True,
-        ),
+        _point("F2 from its root", "scipy", lambda z: 2 * z, _full(6, 0.0), within(1e-2), 1e-3, _full(6, 0.0)),
     ]
     for dim in (20, 40):
         A, b = _randn(dim, dim, seed=123), _randn(1, dim, seed=124)
-        F: Map = lambda x, A=A, b=b: x @ A.T - b  # noqa: E731
+        exact = torch.linalg.solve(A, b.T).T
         # The suite starts from the inverse -I here.
-        found += _roots(
-            f"linear N={dim}", "scipy", F, _full(dim, 0.0), 1e-6, step=1.0, exact=torch.linalg.solve(A, b.T).T
-        )
-    # Both are sqrt(c / (x + d)) and exp(-2 x) / 2 of the tests of scipy's fixed_point, which ask for 1e-8 relative.
+        found += _roots(f"linear N={dim}", "scipy", _affine(A, -b), _full(dim, 0.0), 1e-6, step=1.0, exact=exact)
+    # The tests of fixed_point.
     found += [
-        PeerProblem(
-            name="doubling",
-            source="scipy",
-            f=lambda z: 2 * z,
-            z0=_row(1.0),
-            is_solved=near(_row(0), 1e-8),
-            tol=1e-8,
-            exact=_row(0),
-            is_zero_solution=True,
+        _point("doubling", "scipy", lambda z: 2 * z, _row(1.0), near(_row(0), 1e-8), 1e-8, _row(0)),
+        _point("square", "scipy", lambda z: z**2, _row(1.05), near(_row(1), 1e-8), 1e-9, _row(1)),
+        _point(
+            "square root",
+            "scipy",
+            lambda z: torch.sqrt(_row(10, 12).to(z) / (z + _row(3, 5).to(z))),
+            _row(1.2, 1.3),
+            near(_row(1.4920333, 1.37228132), 1e-7),
+            1e-8,
         ),
-        PeerProblem(
-            name="square",
-            source="scipy",
-            f=lambda z: z**2,
-            z0=_row(1.05),
-            is_solved=near(_row(1), 1e-8),
-            tol=1e-9,
-            exact=_row(1),
-        ),
-        PeerProblem(
-            name="square root",
-            source="scipy",
-            f=lambda z: torch.sqrt(_row(10, 12).to(z) / (z + _row(3, 5).to(z))),
-            z0=_row(1.2, 1.3),
-            is_solved=near(_row(1.4920333, 1.37228132), 1e-7),
-            tol=1e-8,
-        ),
-        PeerProblem(
-            name="Lambert W",
-            source="scipy",
-            f=lambda z: 0.5 * torch.exp(-2 * z),
-            z0=_row(1.0),
-            is_solved=near(_row(0.5671432904097838 / 2), 1e-8),
-            tol=1e-8,
-            exact=_row(0.5671432904097838 / 2),
+        _point(
+            "Lambert W",
+            "scipy",
+            lambda z: 0.5 * torch.exp(-2 * z),
+            _row(1.0),
+            near(_row(0.5671432904097838 / 2), 1e-8),
+            1e-8,
+            _row(0.5671432904097838 / 2),
         ),
     ]
     return found
@@ -471,89 +453,72 @@ def _symmetric(dim: int, seed: int) -> Tensor:
     return M / (2 * torch.linalg.eigvalsh(M).abs().max())
 
 
+def _sin_cubic(z: Tensor) -> Tensor:
+    return torch.cat([z[:, :3].sin() * z[:, :3] ** 2, z[:, 3:5] ** 3, -z[:, 5:]], 1)
+
+
 def _jaxopt() -> list[PeerProblem]:
     decay = _row(0.9, 0.99, 0.999)
-    sin_cubic: Map = lambda z: torch.cat([z[:, :3].sin() * z[:, :3] ** 2, z[:, 3:5] ** 3, -z[:, 5:]], 1)  # noqa: E731
     start = _row(0.6, 0, -0.1, 0.7, 0.5, -1 / 3, 0, 2 / 3, -0.4 / 3)
     cos = _row(0.7390851332151607, math.pi / 2)
     theta, center = math.pi / _row(2, 3, 4, 5, 6, 1.27, 1.73)[0], _range(1, 14)[None]
     turn = _rotate(theta)
     found = [
-        PeerProblem(
-            name="geometric decay",
-            source="jaxopt",
-            f=lambda z: decay.to(z) * z,
-            z0=_row(1, 0.4, -0.2),
-            is_solved=both(within(1e-5, order=2), near(_full(3, 0), 1e-2)),
-            tol=1e-5,
-            exact=_full(3, 0),
-            is_zero_solution=True,
+        _point(
+            "geometric decay",
+            "jaxopt",
+            lambda z: decay.to(z) * z,
+            _row(1, 0.4, -0.2),
+            both(within(1e-5, order=2), near(_full(3, 0), 1e-2)),
+            1e-5,
+            _full(3, 0),
         ),
-        PeerProblem(
-            name="scalar",
-            source="jaxopt",
-            f=lambda z: 0.5 * z + 0.5,
-            z0=_row(0),
-            is_solved=within(1e-4),
-            tol=1e-4,
-            exact=_row(1),
+        _point("scalar", "jaxopt", lambda z: 0.5 * z + 0.5, _row(0), within(1e-4), 1e-4, _row(1)),
+        _point(
+            "sin cubic",
+            "jaxopt",
+            _sin_cubic,
+            start[:, :5],
+            both(within(1e-6, order=2), near(_full(5, 0), 1e-6)),
+            1e-6,
+            _full(5, 0),
         ),
-        PeerProblem(
-            name="sin cubic",
-            source="jaxopt",
-            f=sin_cubic,
-            z0=start[:, :5],
-            is_solved=both(within(1e-6, order=2), near(_full(5, 0), 1e-6)),
-            tol=1e-6,
-            exact=_full(5, 0),
-            is_zero_solution=True,
+        _point("sin cubic, residual only", "jaxopt", _sin_cubic, start[:, :5], within(1e-6, order=2), 1e-6),
+        _point(
+            "sin cubic reflection",
+            "jaxopt",
+            _sin_cubic,
+            start,
+            both(within(1e-6, order=2), near(_full(9, 0), 1e-6)),
+            1e-6,
+            _full(9, 0),
         ),
-        PeerProblem(
-            name="sin cubic, residual only",
-            source="jaxopt",
-            f=sin_cubic,
-            z0=start[:, :5],
-            is_solved=within(1e-6, order=2),
-            tol=1e-6,
-            is_zero_solution=True,
+        _point(
+            "shifted cos",
+            "jaxopt",
+            lambda z: z.cos() + _row(0, math.pi / 2).to(z),
+            _row(0.3, math.pi / 4),
+            both(within(1e-6, order=2), near(cos, 1e-5)),
+            1e-6,
+            cos,
         ),
-        PeerProblem(
-            name="sin cubic reflection",
-            source="jaxopt",
-            f=sin_cubic,
-            z0=start,
-            is_solved=both(within(1e-6, order=2), near(_full(9, 0), 1e-6)),
-            tol=1e-6,
-            exact=_full(9, 0),
-            is_zero_solution=True,
+        _point(
+            "rotations",
+            "jaxopt",
+            lambda z: (z - center.to(z)) @ turn.to(z).T + center.to(z),
+            _rand(1, 14, seed=1),
+            both(within(1e-4, order=2), near(center, 1e-3)),
+            1e-6,
+            center,
         ),
-        PeerProblem(
-            name="shifted cos",
-            source="jaxopt",
-            f=lambda z: z.cos() + _row(0, math.pi / 2).to(z),
-            z0=_row(0.3, math.pi / 4),
-            is_solved=both(within(1e-6, order=2), near(cos, 1e-5)),
-            tol=1e-6,
-            exact=cos,
-        ),
-        PeerProblem(
-            name="rotations",
-            source="jaxopt",
-            f=lambda z: (z - center.to(z)) @ turn.to(z).T + center.to(z),
-            z0=_rand(1, 14, seed=1),
-            is_solved=both(within(1e-4, order=2), near(center, 1e-3)),
-            tol=1e-6,
-            exact=center,
-        ),
-        PeerProblem(
-            name="flat landscape",
-            source="jaxopt",
-            f=lambda z: _row(0.05, 0.2).to(z) * z,
-            z0=_row(1, -0.5),
-            is_solved=within(1e-6, order=2),
-            tol=1e-6,
-            exact=_row(0, 0),
-            is_zero_solution=True,
+        _point(
+            "flat landscape",
+            "jaxopt",
+            lambda z: _row(0.05, 0.2).to(z) * z,
+            _row(1, -0.5),
+            within(1e-6, order=2),
+            1e-6,
+            _row(0, 0),
         ),
     ]
     for dim in (10, 200):
@@ -613,7 +578,6 @@ def _optimistix() -> list[PeerProblem]:
             is_solved=within(1e-5),
             tol=1e-5,
             exact=exact,
-            is_zero_solution=exact is not None and not exact.any(),
         )
         for name, f, z0, exact in table
     ]
@@ -723,31 +687,31 @@ def _cvxgrp() -> list[PeerProblem]:
     gram, right = A.T @ A, (A.T @ target).T
     step = 1 / torch.linalg.eigvalsh(gram).max()
     return [
-        PeerProblem(
-            name="quadratic",
-            source="cvxgrp",
-            f=lambda z: z - (z * eigenvalues.to(z) - q.to(z)),
-            z0=_randn(1, 20, seed=2),
-            is_solved=near(q / eigenvalues, 1e-6),
-            tol=1e-9,
-            exact=q / eigenvalues,
+        _point(
+            "quadratic",
+            "cvxgrp",
+            lambda z: z - (z * eigenvalues.to(z) - q.to(z)),
+            _randn(1, 20, seed=2),
+            near(q / eigenvalues, 1e-6),
+            1e-9,
+            q / eigenvalues,
         ),
-        PeerProblem(
-            name="least squares",
-            source="cvxgrp",
-            f=lambda z: z - step.to(z) * (z @ gram.to(z) - right.to(z)),
-            z0=_full(30, 0.0),
-            is_solved=within(1e-8, order=2),
-            tol=1e-8,
-            exact=torch.linalg.solve(gram, right.T).T,
+        _point(
+            "least squares",
+            "cvxgrp",
+            lambda z: z - step.to(z) * (z @ gram.to(z) - right.to(z)),
+            _full(30, 0.0),
+            within(1e-8, order=2),
+            1e-8,
+            torch.linalg.solve(gram, right.T).T,
         ),
-        PeerProblem(
-            name="nonnegative least squares",
-            source="cvxgrp",
-            f=lambda z: torch.relu(z - step.to(z) * (z @ gram.to(z) - right.to(z))),
-            z0=_full(30, 1.0),
-            is_solved=within(1e-8, order=2),
-            tol=1e-8,
+        _point(
+            "nonnegative least squares",
+            "cvxgrp",
+            lambda z: torch.relu(z - step.to(z) * (z @ gram.to(z) - right.to(z))),
+            _full(30, 1.0),
+            within(1e-8, order=2),
+            1e-8,
         ),
     ]
 
@@ -868,21 +832,9 @@ def _mixture_of_means() -> Map:
 
 def _mixtures() -> list[PeerProblem]:
     return [
-        PeerProblem(
-            name="Poisson mixture",
-            source="Lepage-Saucier",
-            f=_poisson_mixture,
-            z0=_row(0.25, 1, 2),
-            is_solved=within(1e-8, order=2),
-            tol=1e-9,
-        ),
-        PeerProblem(
-            name="mixture of normals",
-            source="Walker-Ni",
-            f=_mixture_of_means(),
-            z0=_row(0.1, 0.2, 0.3),
-            is_solved=within(1e-8, order=2),
-            tol=1e-9,
+        _point("Poisson mixture", "Lepage-Saucier", _poisson_mixture, _row(0.25, 1, 2), within(1e-8, order=2), 1e-9),
+        _point(
+            "mixture of normals", "Walker-Ni", _mixture_of_means(), _row(0.1, 0.2, 0.3), within(1e-8, order=2), 1e-9
         ),
     ]
 
@@ -911,7 +863,6 @@ def _own() -> list[PeerProblem]:
             is_solved=is_solved,
             tol=1e-5 if z0.dtype == torch.float32 else 1e-8,
             exact=exact,
-            is_zero_solution=exact is not None and not exact.any(),
             has_solution=name != "z + 1",
         )
         for name, f, z0, is_solved, exact in table

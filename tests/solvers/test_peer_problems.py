@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from peer_nets import BUDGETS, NETS, num_solved
 from peer_problems import PEER_PROBLEMS, num_evals_to_reach
 
 from steadeq import Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
 
-PEERS = json.loads(
+RECORD = json.loads(
     (Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "reach.json").read_text(encoding="utf-8")
-)["problems"]
-"""Evaluations of each peer on each problem, as benchmarks/reach.py found them."""
+)
+"""Evaluations of each peer on each problem, and what it solves of the nets, as benchmarks/reach.py found them."""
 
 BUDGET = 300
 """The most evaluations; few problems need more, and those that are not solved cost all of it."""
@@ -52,13 +53,15 @@ def num_evals_of(name):
 def num_evals_of_peer(name):
     # The steps of a dense Newton method cost D + 1 evaluations, which is not held against it.
     limit = math.inf if name == "dense Newton" else BUDGET
-    return {key: count if count is not None and count <= limit else None for key, count in PEERS[name].items()}
+    return {
+        key: count if count is not None and count <= limit else None for key, count in RECORD["problems"][name].items()
+    }
 
 
 def test_every_problem_that_has_a_solution_is_in_the_record_of_the_peers():
     names = {problem.name for problem in PEER_PROBLEMS if problem.has_solution}
     assert len(names) == sum(problem.has_solution for problem in PEER_PROBLEMS) >= 100
-    for counts in PEERS.values():
+    for counts in RECORD["problems"].values():
         assert set(counts) == names
 
 
@@ -79,6 +82,22 @@ def test_evaluations_are_within_five_percent_of_the_peer(name, peer):
     assert sum(found[key] for key in shared) <= 1.05 * sum(others[key] for key in shared), slower
 
 
+@pytest.mark.parametrize("name", ["Anderson", "Broyden"])
+@pytest.mark.parametrize(("kind", "radius", "tol"), NETS)
+def test_as_many_samples_of_nets_are_solved_as_by_the_peer(kind, radius, tol, name):
+    solver = SOLVERS[name](max_evals=max(BUDGETS), tol=tol)
+    found = num_solved(lambda f, z0: fixed_point(f, z0, solver=solver, compact=False), kind, radius, tol)
+    (row,) = (
+        row
+        for row in RECORD["nets"]
+        if (row["net"], row["radius"], row["contender"]) == (kind, radius, "torchdeq broyden")
+    )
+    # One or two samples on the verge of the tolerance are decided by rounding.
+    assert all(count >= other - 2 for count, other in zip(found, row["num_solved"], strict=True)), (
+        f"{found} samples within {BUDGETS} evaluations; the peer {row['num_solved']}"
+    )
+
+
 def solve_watched(problem, solver):
     """Return the solution and all points that were evaluated with their images, up to the solution."""
     points = []
@@ -97,10 +116,10 @@ def residual_norm(z, fz):
     return torch.linalg.vector_norm((fz - z).double()).item()
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ["Picard", "Anderson", "Broyden", "NewtonKrylov"])
 @pytest.mark.parametrize("problem", PEER_PROBLEMS, ids=lambda problem: problem.name)
 def test_what_is_returned_is_true(problem, name):
-    solver = SOLVERS[name](max_evals=100, tol=problem.tol)
+    solver = SOLVERS[name](max_evals=50, tol=problem.tol)
     solution, points = solve_watched(problem, solver)
     value, image = solution.value, problem.f(solution.value)
     residual, status = solution.residual.item(), Status(int(solution.status))
@@ -108,13 +127,12 @@ def test_what_is_returned_is_true(problem, name):
     assert value.isfinite().all()
     assert image.isfinite().all()
     size = torch.linalg.vector_norm(image.double()).item()
-    eps = torch.finfo(value.dtype).eps
+    eps, tiny = torch.finfo(value.dtype).eps, torch.finfo(value.dtype).tiny
     norm = residual_norm(value, image)
-    if norm > 0:
+    # Squares of what is smaller underflow, and the residual may be taken for zero.
+    if norm > math.sqrt(tiny):
         # A second evaluation may round differently, by some epsilons of the image.
         assert residual == pytest.approx(norm / size, rel=1e-6, abs=10 * eps)
-    else:
-        assert residual <= 10 * eps
     assert (status == Status.CONVERGED) == (residual <= solver.tol)
 
     z0, f0 = points[0]
