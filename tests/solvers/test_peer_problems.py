@@ -37,6 +37,13 @@ PAIRS = (
 )
 """Each kind of method, and who does it best elsewhere."""
 
+SOME_NETS = [
+    net
+    for net in NETS
+    if net[:2]
+    in (("tanh", 1.2), ("tanh", 3.0), ("relu", 1.2), ("MLP+LN", 5.0), ("residual", 5.0), ("Transformer", 2.0))
+]
+
 
 @functools.cache
 def num_evals_of(name):
@@ -82,19 +89,16 @@ def test_evaluations_are_within_five_percent_of_the_peer(name, peer):
     assert sum(found[key] for key in shared) <= 1.05 * sum(others[key] for key in shared), slower
 
 
-@pytest.mark.parametrize("name", ["Anderson", "Broyden"])
-@pytest.mark.parametrize(("kind", "radius", "tol"), NETS)
-def test_as_many_samples_of_nets_are_solved_as_by_the_peer(kind, radius, tol, name):
+@pytest.mark.parametrize(("name", "peer"), [("Anderson", "torchdeq anderson"), ("Broyden", "torchdeq broyden")])
+@pytest.mark.parametrize(("kind", "radius", "tol"), SOME_NETS)
+def test_as_many_samples_of_nets_are_solved_as_by_the_peer(kind, radius, tol, name, peer):
     solver = SOLVERS[name](max_evals=max(BUDGETS), tol=tol)
     found = num_solved(lambda f, z0: fixed_point(f, z0, solver=solver, compact=False), kind, radius, tol)
-    (row,) = (
-        row
-        for row in RECORD["nets"]
-        if (row["net"], row["radius"], row["contender"]) == (kind, radius, "torchdeq broyden")
-    )
+    rows = {(row["net"], row["radius"], row["contender"]): row["num_solved"] for row in RECORD["nets"]}
+    others = rows[kind, radius, peer]
     # One or two samples on the verge of the tolerance are decided by rounding.
-    assert all(count >= other - 2 for count, other in zip(found, row["num_solved"], strict=True)), (
-        f"{found} samples within {BUDGETS} evaluations; the peer {row['num_solved']}"
+    assert all(count >= other - 2 for count, other in zip(found, others, strict=True)), (
+        f"{found} samples within {BUDGETS} evaluations; the peer {others}"
     )
 
 
@@ -119,7 +123,7 @@ def residual_norm(z, fz):
 @pytest.mark.parametrize("name", ["Picard", "Anderson", "Broyden", "NewtonKrylov"])
 @pytest.mark.parametrize("problem", PEER_PROBLEMS, ids=lambda problem: problem.name)
 def test_what_is_returned_is_true(problem, name):
-    solver = SOLVERS[name](max_evals=50, tol=problem.tol)
+    solver = SOLVERS[name](max_evals=40, tol=problem.tol)
     solution, points = solve_watched(problem, solver)
     value, image = solution.value, problem.f(solution.value)
     residual, status = solution.residual.item(), Status(int(solution.status))
@@ -176,11 +180,11 @@ def test_plain_iteration_takes_as_many_evaluations_as_the_suite_prints(problem):
 
 
 def test_half_of_the_root_problems_expand():
-    problems = [problem for problem in PEER_PROBLEMS if problem.source == "sciml"]
-    counts = num_evals_of("Picard")
-    assert len(problems) == 46
-    assert sum(counts[problem.name] is not None for problem in problems if problem.name.endswith("+")) == 0
-    assert sum(counts[problem.name] is not None for problem in problems if problem.name.endswith("-")) >= 8
+    names = [problem.name for problem in PEER_PROBLEMS if problem.source == "sciml"]
+    counts = RECORD["problems"]["Picard"]
+    assert len(names) == 46
+    assert all(counts[name] is None for name in names if name.endswith("+"))
+    assert sum(counts[name] is not None for name in names if name.endswith("-")) >= 8
 
 
 @pytest.mark.parametrize("name", SOLVERS)
