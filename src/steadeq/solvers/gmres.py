@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..solution import Solution, Status
 from .base import WINDOW, AbstractSolver, Rule, check_count
-from .history import combine, weighted_sum
+from .history import combine
 from .krylov import Arnoldi, LeastResidual, unit
 from .loop import Progress
 from .newton_krylov import NewtonKrylovRule
@@ -62,7 +62,7 @@ class GMRES(AbstractSolver):
         """
         scale = torch.linalg.vector_norm(b, dim=1)
         u, rest = torch.zeros_like(b), unit(b, scale)
-        broken = torch.zeros_like(scale)
+        kept = torch.zeros_like(scale)
         eps = torch.finfo(b.dtype).eps
         # Within one Krylov space the residual may stand still up to the last product.
         num_quiet_windows = 1 + min(self.memory, b.shape[1]) // WINDOW
@@ -78,21 +78,19 @@ class GMRES(AbstractSolver):
                 residual = least.extend(*space.extend(operator(space.newest)))
                 progress.record(counts[progress.num_evals].expand(b.shape[0], 1), residual.expand(2, -1))
             used = (progress.values()[:, 0].long() - num_before).clamp(min=0)
-            weights, rest_weights, kept = least.minimize(used)
+            weights, rest, kept = least.minimize(used)
             threshold = (2 * progress.residuals()).clamp(min=max(self.tol, 100 * eps))
             is_broken = (used > 0) & ~(kept <= threshold)
             if bool(is_broken.any()):
                 # The last column made the system singular up to rounding; what came before it stands.
-                weights, rest_weights, kept = least.minimize(torch.where(is_broken, used - 1, used))
-                broken = torch.where(is_broken, kept, broken)
+                weights, rest, kept = least.minimize(torch.where(is_broken, used - 1, used))
             u = combine(u, weights, space.basis[:, : space.size])
-            if progress.goes_on:
-                rest = weighted_sum(rest_weights, space.basis)
         solution = progress.conclude()
-        is_broken = broken > solution.residual
-        is_misjudged = is_broken & solution.converged & (broken > self.tol)
+        # The residual that u has, where it is not the one that the recurrence promised.
+        is_off = kept > (1.01 * solution.residual).clamp(min=100 * eps)
+        is_misjudged = is_off & solution.converged & (kept > self.tol)
         return u * scale[:, None], replace(
             solution,
-            residual=torch.where(is_broken, broken, solution.residual),
+            residual=torch.where(is_off, kept, solution.residual),
             status=torch.where(is_misjudged, int(Status.STAGNATED), solution.status),
         )

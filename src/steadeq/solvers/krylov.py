@@ -6,14 +6,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .history import combine, products, solve_small
+from .history import combine, products, solve_small, weighted_sum
+
+
+_NOISE = 10
+"""In epsilons of what was taken off: what is left of a vector below this is rounding."""
 
 
 class Arnoldi:
     """An orthonormal basis of each sample's Krylov space, and the operator's Hessenberg matrix in it.
 
-    Orthogonalization is classical Gram-Schmidt, done a second time for rows that lose nine tenths of their length: as
-    stable as Householder's in practice, and two or four batched products per step however long the basis.
+    Orthogonalization is classical Gram-Schmidt in three parts. What lies along the newest vector is taken off first, by
+    itself, as that is most of the image for every cell with a skip connection (J = c I + something smaller), and costs
+    two vectors to read. Then comes a pass over the whole basis; and a second one for rows that the first takes more from
+    than it leaves, as otherwise each such step multiplies what is left of orthogonality ("twice is enough", with the
+    threshold of Daniel, Gragg, Kaufman and Stewart, 1976).
 
     Args:
         start: (B, D) first vectors; rows need not be normalized, and zero rows stay zero.
@@ -56,11 +63,16 @@ class Arnoldi:
         Returns:
             The new Hessenberg column: (B, size) entries along the basis, and the (B,) norm of what is left.
         """
-        basis = self.basis
+        basis, newest = self.basis, self.newest
+        own = torch.linalg.vecdot(newest, image)
+        image = torch.addcmul(image, own.unsqueeze(1), newest, value=-1)
         along = products(basis, image)
         rest = combine(image, along, basis, scale=-1.0)
         norm = torch.linalg.vector_norm(rest, dim=1)
-        excess = torch.sub(norm, torch.linalg.vector_norm(along, dim=1), alpha=0.1)
+        # What a row must be left with: more than the pass took off, and more than rounding made of the part before it.
+        least = torch.add(torch.linalg.vector_norm(along, dim=1), own.abs(), alpha=_NOISE * torch.finfo(own.dtype).eps)
+        along.select(1, self.size).add_(own)
+        excess = norm - least
         self.is_regular = excess.min().item() > 0
         if self.is_regular:
             inverse = norm.reciprocal()
@@ -100,7 +112,7 @@ def orthogonalize_again(
     along = along + correction
     norm = torch.linalg.vector_norm(rest, dim=1)
     # What is left of an exhausted space is rounding noise, whose direction must not enter the basis.
-    noise = 10 * torch.finfo(norm.dtype).eps * torch.linalg.vector_norm(along, dim=1)
+    noise = _NOISE * torch.finfo(norm.dtype).eps * torch.linalg.vector_norm(along, dim=1)
     return along, rest, torch.where(norm > noise, norm, 0)
 
 
@@ -137,22 +149,30 @@ class LeastResidual:
             used: (B,) int64: how many columns each sample uses.
 
         Returns:
-            (B, size) weights of the minimizer on the first basis vectors, (B, size + 1) weights of its residual on all,
-            and the (B,) norm of that residual with what rounding may add to it. The latter two come from the weights
-            themselves: on a nearly singular system the recurrence promises more than the weights keep.
+            (B, size) weights of the minimizer on the first basis vectors, its (B, D) residual, and the norm of that with
+            what rounding may add to it. The residual is put together from the weights: images are what the Hessenberg
+            matrix says of them whether or not the basis is still orthogonal, so this is what a product with the
+            operator would show, while the recurrence promises more where the basis has drifted or the system is nearly
+            singular.
         """
         normal = stack_padded(self._normals).take_along_dim(used[:, None, None], dim=2)[:, :, 0]
-        return minimize_residual(self._space.hessenberg, normal, used, self._space.norm)
+        weights, rest_weights = minimize_residual(self._space.hessenberg, normal, used, self._space.norm)
+        rest = weighted_sum(rest_weights, self._space.basis)
+        rounding = 4 * torch.finfo(rest.dtype).eps * torch.linalg.vector_norm(weights, dim=1)
+        return weights, rest, torch.linalg.vector_norm(rest, dim=1) + rounding
 
 
-def minimize_residual(hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Minimize the residual of (I - operator) u = start in Krylov coordinates; see `LeastResidual.minimize`.
+def minimize_residual(hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    """Minimize the residual of (I - operator) u = start in Krylov coordinates.
 
     Args:
         hessenberg: (B, size + 1, size) matrix of the operator in the basis.
         normal: (B, size + 1) unit normal of the range of I - operator over the columns used.
         used: (B,) int64: how many columns each sample uses.
         norm: (B,) norm of the start.
+
+    Returns:
+        (B, size) weights of the minimizer on the first basis vectors, and (B, size + 1) weights of its residual on all.
     """
     size = hessenberg.shape[2]
     eye = torch.eye(size + 1, dtype=hessenberg.dtype, device=hessenberg.device)
@@ -163,8 +183,7 @@ def minimize_residual(hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Te
     solution = solve_small(torch.cat([columns, normal[:, :, None]], dim=2), right)
     weights = solution[:, :size] * is_used[:, 0]
     rest = torch.baddbmm(right[:, :, None], columns, weights[:, :, None], alpha=-1)[:, :, 0]
-    rounding = 4 * torch.finfo(rest.dtype).eps * torch.linalg.vector_norm(weights, dim=1)
-    return weights, rest, torch.linalg.vector_norm(rest, dim=1) + rounding
+    return weights, rest
 
 
 def rotation(

@@ -94,7 +94,7 @@ class NewtonKrylovRule(Rule):
         solved = self._probe_image(fz)
         candidate = torch.where(halving[:, None], self._base + self._fraction[:, None] * self._step, self._base)
         if solved.any():
-            weights, _, _ = minimize_residual(self._hessenberg, self._normal, self._size, self._base_norm)
+            weights, _ = minimize_residual(self._hessenberg, self._normal, self._size, self._base_norm)
             step = weighted_sum(weights, self._basis[:, :-1])
             step = torch.where((self._size > 0)[:, None], step, self._base_residual)
             self._step = torch.where(solved[:, None], step, self._step)
