@@ -187,7 +187,7 @@ class Shine(_LinearAdjoint):
         """Return the Broyden solver with room for its whole history."""
         if not isinstance(solver, Broyden):
             raise ValueError(f"adjoint=Shine() needs solver=Broyden(...), not {type(solver).__name__}.")
-        return replace(solver, memory=max(solver.memory, solver.max_evals))
+        return replace(solver, memory=None)
 
     def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, Solution]:
         """Apply the transposed inverse estimate."""

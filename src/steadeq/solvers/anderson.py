@@ -32,16 +32,17 @@ class Anderson(AbstractSolver):
     """How many evaluations are combined, the newest included; 1 is plain iteration."""
     mixing: float = 1.0
     """Weight of the images against the points, in (0, 1]."""
-    ridge: float | None = None
-    """Ridge on the least-squares weights, relative to the squared norm of each column; by default 10 epsilons."""
+    ridge: float = 0.0
+    """Ridge on the least-squares weights, relative to the squared norm of each column. None is needed for the sake of
+    conditioning: columns that depend on newer ones are left out."""
 
     def __post_init__(self) -> None:
         """Refuse hyper-parameters that make no sense."""
         super().__post_init__()
         check_count("memory", self.memory)
         check_fraction("mixing", self.mixing)
-        if self.ridge is not None and not 0 <= self.ridge < float("inf"):
-            raise ValueError(f"ridge is {self.ridge!r}; it must be a finite number >= 0, or None.")
+        if not 0 <= self.ridge < float("inf"):
+            raise ValueError(f"ridge is {self.ridge!r}; it must be a finite number >= 0.")
 
     def start(self, z: Tensor, eps: float) -> Rule:
         """Return a fresh rule."""
@@ -49,17 +50,16 @@ class Anderson(AbstractSolver):
 
 
 class _AndersonRule(Rule):
-    max_growth = 10.0
+    max_growth = 100.0
     patience = math.inf
 
     def __init__(self, solver: Anderson, z: Tensor) -> None:
         # No more columns than the budget can fill: evaluation k brings column k - 1, and the last evaluation none. Nor
         # more than dimensions: beyond them columns are dependent, and the oldest would only blur the newest.
         capacity = min(solver.memory - 1, solver.max_evals - 2, z.shape[1])
-        ridge = 10 * torch.finfo(z.dtype).eps if solver.ridge is None else solver.ridge
         self._capacity, self._mixing = capacity, solver.mixing
         self._dg, self._df, self._gram = History(capacity), History(capacity), Table(capacity)
-        self._ridge = Diagonals(1.0, ridge, capacity, z)
+        self._ridge = Diagonals(1.0, solver.ridge, capacity, z)
         # Keeps the system of a cleared row, whose table is zero, solvable; its solution is zero.
         self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, capacity, z)
         self._last = LastEvaluation()

@@ -29,14 +29,15 @@ class Broyden(AbstractSolver):
         (tensor([[0.7391, 0.7391]]), 6)
     """
 
-    memory: int = 30
-    """How many secant pairs are kept; each costs two states. The default holds all of the default budget: on hard
-    problems a short window needs far more evaluations."""
+    memory: int | None = None
+    """How many secant pairs are kept; each costs two states. By default all of the budget, as on hard problems a short
+    window needs far more evaluations."""
 
     def __post_init__(self) -> None:
         """Refuse hyper-parameters that make no sense."""
         super().__post_init__()
-        check_count("memory", self.memory)
+        if self.memory is not None:
+            check_count("memory", self.memory)
 
     def start(self, z: Tensor, eps: float) -> BroydenRule:
         """Return a fresh rule."""
@@ -51,7 +52,8 @@ class BroydenRule(Rule):
     patience = math.inf
 
     def __init__(self, solver: Broyden, z: Tensor) -> None:
-        self._capacity = min(solver.memory, solver.max_evals - 1)
+        largest = solver.max_evals - 1
+        self._capacity = largest if solver.memory is None else min(solver.memory, largest)
         self._s, self._df, self._table = History(self._capacity), History(self._capacity), Table(self._capacity)
         # Keeps the system of a cleared row, whose table is zero, solvable; its solution is zero.
         self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, self._capacity, z)

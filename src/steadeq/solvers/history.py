@@ -195,7 +195,7 @@ def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int, least: fl
     return solve_small(system, right * scales * kept) * scales
 
 
-_LEAST_PIVOT = 1000.0
+_LEAST_PIVOT = 100.0
 """In epsilons: the squared sine of a column's angle to newer ones below which it is left out."""
 
 

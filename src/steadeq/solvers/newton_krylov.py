@@ -30,7 +30,7 @@ class NewtonKrylov(AbstractSolver):
         tensor([[1.1701]])
     """
 
-    memory: int = 10
+    memory: int = 20
     """The most inner evaluations per Newton step; each costs one state."""
 
     def __post_init__(self) -> None:
