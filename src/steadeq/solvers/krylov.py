@@ -8,7 +8,6 @@ from torch.nn import functional
 
 from .history import combine, products, solve_small, weighted_sum
 
-
 _NOISE = 10
 """In epsilons of what was taken off: what is left of a vector below this is rounding."""
 
@@ -17,10 +16,10 @@ class Arnoldi:
     """An orthonormal basis of each sample's Krylov space, and the operator's Hessenberg matrix in it.
 
     Orthogonalization is classical Gram-Schmidt in three parts. What lies along the newest vector is taken off first, by
-    itself, as that is most of the image for every cell with a skip connection (J = c I + something smaller), and costs
-    two vectors to read. Then comes a pass over the whole basis; and a second one for rows that the first takes more from
-    than it leaves, as otherwise each such step multiplies what is left of orthogonality ("twice is enough", with the
-    threshold of Daniel, Gragg, Kaufman and Stewart, 1976).
+    itself: with a skip connection (J = c I + something smaller) that is most of the image, and it costs two vectors to
+    read. Then comes a pass over the whole basis, and a second one for rows that the first takes more from than it
+    leaves. Without it, each such step would magnify the loss of orthogonality ("twice is enough", with the threshold of
+    Daniel, Gragg, Kaufman and Stewart, 1976).
 
     Args:
         start: (B, D) first vectors; rows need not be normalized, and zero rows stay zero.
@@ -149,11 +148,10 @@ class LeastResidual:
             used: (B,) int64: how many columns each sample uses.
 
         Returns:
-            (B, size) weights of the minimizer on the first basis vectors, its (B, D) residual, and the norm of that with
-            what rounding may add to it. The residual is put together from the weights: images are what the Hessenberg
-            matrix says of them whether or not the basis is still orthogonal, so this is what a product with the
-            operator would show, while the recurrence promises more where the basis has drifted or the system is nearly
-            singular.
+            (B, size) weights of the minimizer on the first basis vectors, its (B, D) residual, and the norm of that
+            with what rounding may add to it. The residual is put together from the weights: images are what the
+            Hessenberg matrix says of them whether or not the basis is orthogonal, so this is what a product with the
+            operator would show. The recurrence promises more where a basis has drifted or a system is nearly singular.
         """
         normal = stack_padded(self._normals).take_along_dim(used[:, None, None], dim=2)[:, :, 0]
         weights, rest_weights = minimize_residual(self._space.hessenberg, normal, used, self._space.norm)
