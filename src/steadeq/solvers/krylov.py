@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -73,15 +75,14 @@ class Arnoldi:
         along.select(1, self.size).add_(own)
         excess = norm - least
         self.is_regular = excess.min().item() > 0
-        if self.is_regular:
-            inverse = norm.reciprocal()
-        else:
+        if not self.is_regular:
             along, rest, norm = orthogonalize_again(basis, along, rest, is_done=excess > 0)
-            inverse = reciprocal(norm)
         self._columns.append(along)
         self._norms.append(norm)
         self.size += 1
-        torch.mul(rest, inverse.unsqueeze(1), out=self._vectors[self.size])
+        # The same division in both cases, as no row may depend on its neighbors; without a new direction it is zero.
+        length = norm if self.is_regular else torch.where(norm > 0, norm, math.inf)
+        torch.div(rest, length.unsqueeze(1), out=self._vectors[self.size])
         return along, norm
 
     def least_norm(self) -> Tensor:
