@@ -30,19 +30,26 @@ class NewtonKrylov(AbstractSolver):
         tensor([[1.1701]])
     """
 
-    memory: int = 20
-    """The most inner evaluations per Newton step; each costs one state."""
+    memory: int | None = None
+    """The most inner evaluations per Newton step; each costs one state. By default 10, and for states of up to 40
+    elements as many as they have, so that every linear system can be solved."""
 
     def __post_init__(self) -> None:
         """Refuse hyper-parameters that make no sense."""
         super().__post_init__()
-        check_count("memory", self.memory)
+        if self.memory is not None:
+            check_count("memory", self.memory)
 
     def start(self, z: Tensor, eps: float) -> Rule:
         """Return a fresh rule."""
+        dim = z.shape[1]
+        memory = self.memory or (max(_MEMORY, dim) if dim <= _SMALL else _MEMORY)
         return NewtonKrylovRule(
-            z, max_evals=self.max_evals, tol=self.tol, memory=self.memory, probe_length=math.sqrt(eps), is_affine=False
+            z, max_evals=self.max_evals, tol=self.tol, memory=memory, probe_length=math.sqrt(eps), is_affine=False
         )
+
+
+_MEMORY, _SMALL = 10, 40
 
 
 class NewtonKrylovRule(Rule):
