@@ -71,7 +71,7 @@ def ours() -> dict[str, Run]:
         "Anderson": run(Anderson),
         "Anderson 11": run(Anderson, memory=11),
         "Broyden": run(Broyden),
-        "Broyden full": run(Broyden, memory=BUDGET),
+        "Broyden 8": run(Broyden, memory=8),
         "NewtonKrylov": run(NewtonKrylov),
         "NewtonKrylov 40": run(NewtonKrylov, memory=40),
     }
@@ -176,7 +176,6 @@ PAIRS = (
     ("Anderson", "torchdeq anderson"),
     ("Broyden", "scipy broyden1"),
     ("Broyden", "scipy broyden1, no line search"),
-    ("Broyden full", "scipy broyden1, no line search"),
     ("Broyden", "torchdeq broyden"),
     ("NewtonKrylov", "dense Newton"),
     ("NewtonKrylov 40", "dense Newton"),
