@@ -11,11 +11,12 @@ from .precision import under_autocast, without_autocast
 from .solution import Solution
 from .solvers import AbstractSolver, Anderson
 from .state import Layout, check_inputs, leaves
-from .transforms import refuse_differentiation, refuse_vmap
+from .transforms import outside_of_graphs, refuse_differentiation, refuse_vmap
 
 _WORTH_COMPACTING = 8
 
 
+@outside_of_graphs
 def fixed_point(
     f: Callable[..., Any],
     z0: Any,

@@ -14,6 +14,7 @@ from .linearization import Linearization
 from .precision import under_autocast, without_autocast
 from .solvers.base import check_choice, check_count
 from .state import Layout, check_inputs, map_tensors
+from .transforms import outside_of_graphs
 
 Probe = Literal["rademacher", "gaussian", "sphere"]
 
@@ -30,6 +31,7 @@ class Estimate:
     """Products with the Jacobian or its transpose that were spent."""
 
 
+@outside_of_graphs
 def jacobian_penalty(
     f: Callable[..., Any],
     z: Any,
@@ -69,6 +71,7 @@ def jacobian_penalty(
     return total / (num_probes * layout.batch_size * layout.dim)
 
 
+@outside_of_graphs
 def frobenius_norm(
     f: Callable[..., Any],
     z: Any,

@@ -30,14 +30,30 @@ class Linearization:
             # If f hands on a leaf, a view of it has the node that leads there.
             self.fz = image.view_as(image) if image.is_leaf else image
         self._transposed: tuple[Tensor, Tensor] | None = None
+        self._is_checked = False
 
     def vjp(self, u: Tensor, *, create_graph: bool = False) -> Tensor:
-        """Return Jᵀu for a (B, D) matrix u."""
+        """Return Jᵀu for a (B, D) matrix u.
+
+        Raises:
+            RuntimeError: The code inside of f cannot be differentiated that often.
+        """
         if not self.fz.requires_grad:
             return torch.zeros_like(u)
-        return torch.autograd.grad(
-            self.fz, self.first, u, retain_graph=True, create_graph=create_graph, materialize_grads=True
-        )[0]
+        try:
+            (product,) = torch.autograd.grad(
+                self.fz, self.first, u, retain_graph=True, create_graph=create_graph, materialize_grads=True
+            )
+        except RuntimeError as error:
+            if "donated buffers" in str(error):
+                raise RuntimeError(
+                    _COMPILED.format("has given away what repeated products with the Jacobian need")
+                ) from error
+            raise
+        if create_graph and not self._is_checked:
+            self._is_checked = True
+            _refuse_missing_derivatives(product)
+        return product
 
     def jvp(self, v: Tensor) -> Tensor:
         """Return J v for a (B, D) matrix v.
@@ -53,3 +69,37 @@ class Linearization:
         if not image.requires_grad:
             return torch.zeros_like(v)
         return torch.autograd.grad(image, dummy, v, retain_graph=True, materialize_grads=True)[0]
+
+
+_COMPILED = (
+    "f runs compiled code, which {}; pass the cell itself and not torch.compile(cell): DEQ(cell, compile=True), or "
+    "fixed_point(cell, ..., f_solve=torch.compile(cell)), compiles the evaluations of which no gradient is taken."
+)
+
+
+def _refuse_missing_derivatives(product: Tensor) -> None:
+    """Refuse a product with the Jacobian that has no derivative, which autograd would only say much later, or not well.
+
+    Raises:
+        RuntimeError: Some node of its graph is there to fail.
+    """
+    pending: list[Any] = [product.grad_fn]
+    seen = {None, *pending}
+    while pending:
+        node = pending.pop()
+        if node is None:
+            continue
+        name = node.name()
+        if name == "CompiledFunctionBackwardBackward":
+            raise RuntimeError(_COMPILED.format("has no second derivative"))
+        if name in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
+            raise RuntimeError(
+                "An operation inside of f has no second derivative, which the Jacobian penalty, operator_norm and the "
+                "second derivative of a fixed point need; if it is scaled_dot_product_attention, wrap it in "
+                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) or write attention by hand, and if "
+                "it is a torch.autograd.Function of yours, make its backward differentiable. The value of the penalty "
+                "alone can be had under torch.no_grad()."
+            )
+        following = {node for node, _ in node.next_functions} - seen
+        seen |= following
+        pending.extend(following)

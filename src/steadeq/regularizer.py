@@ -20,6 +20,7 @@ from torch import Tensor
 from .jacobian import Probe, jacobian_penalty
 from .solvers.base import check_count
 from .state import leaves
+from .transforms import outside_of_graphs
 
 
 class AbstractSchedule(ABC):
@@ -208,6 +209,7 @@ class JacobianRegularizer:
         """Return whether the penalty is applied at a step."""
         return random.Random(f"{self.seed}/{step}").random() < self.probability
 
+    @outside_of_graphs
     def __call__(
         self,
         f: Callable[..., Any],
@@ -236,6 +238,7 @@ class JacobianRegularizer:
         """Return whether a step has a penalty: its weight is not zero, and tau is 1."""
         return self.gamma(step) > 0 and self.tau(step)
 
+    @outside_of_graphs
     def split(
         self,
         f: Callable[..., Any],

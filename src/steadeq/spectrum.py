@@ -19,10 +19,12 @@ from .precision import without_autocast
 from .solvers.base import check_choice, check_count
 from .solvers.history import weighted_sum
 from .solvers.krylov import Arnoldi, unit
+from .transforms import outside_of_graphs
 
 Method = Literal["arnoldi", "power", "rayleigh"]
 
 
+@outside_of_graphs
 def spectral_radius(
     f: Callable[..., Any],
     z: Any,
@@ -75,6 +77,7 @@ def spectral_radius(
         return _power_radius(point, start, max_products, method)
 
 
+@outside_of_graphs
 def operator_norm(
     f: Callable[..., Any],
     z: Any,

@@ -1,16 +1,35 @@
 """Which transforms a solve can run under.
 
 Some would fail deep inside with an obscure message, others would not be noticed and give a wrong derivative; both are
-refused with a sentence that says what to do instead.
+refused with a sentence that says what to do instead. `torch.compile` around a solve is neither: the solve steps out of
+the graph.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def outside_of_graphs(function: _F) -> _F:
+    """Let a function step out of the graph when `torch.compile` meets it; what is around it is compiled as ever.
+
+    Compiled code has no graph of the evaluations inside of it, without which there are no products with the Jacobian.
+    A cell that was compiled by itself stays so.
+    """
+    disabled: Any = torch.compiler.disable(function)
+    # What the compiler says under fullgraph=True.
+    disabled._torchdynamo_disable_msg = (
+        f"steadeq's {function.__qualname__} runs outside of compiled graphs, as implicit gradients need products with "
+        "the Jacobian; leave fullgraph=True away, or compile the cell alone with DEQ(cell, compile=True)"
+    )
+    return disabled
 
 
 def refuse_vmap(leaves: list[Any]) -> None:

@@ -1,12 +1,28 @@
 import copy
+import doctest
+import inspect
 import pickle
 
 import pytest
 import torch
 from adjoint.cells import EXACT, TIGHT, TanhCell, energy, largest_error, leaf, matrix
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
-from steadeq import DEQ, GMRES, Anderson, Implicit, Unrolled, jacobian_penalty
+import steadeq.equilibrium
+from steadeq import (
+    DEQ,
+    GMRES,
+    Anderson,
+    Implicit,
+    JacobianRegularizer,
+    Unrolled,
+    fixed_point,
+    frobenius_norm,
+    jacobian_penalty,
+    operator_norm,
+    spectral_radius,
+)
 
 
 class Compiler:
@@ -115,15 +131,182 @@ class PlainCell(nn.Module):
         return torch.tanh(z @ self.weight.T + x)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_a_compiled_cell_gives_the_values_and_gradients_of_the_cell():
+# With the real compiler. What it warns of is its own business.
+real = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning:torch")
+SOLVER, ADJOINT = Anderson(max_evals=50, tol=1e-6), Implicit(GMRES(tol=1e-6))
+
+
+@pytest.fixture
+def fresh():
+    """Forget what was compiled, so that tests do not depend on each other."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+class Model(nn.Module):
+    """A layer between others, as models have it."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.embed, self.head = nn.Linear(16, 16), nn.Linear(16, 1)
+        self.layer = DEQ(PlainCell(16), solver=SOLVER, adjoint=ADJOINT, **options)
+
+    def forward(self, x):
+        x = torch.tanh(self.embed(x))
+        z, solution = self.layer(torch.zeros_like(x), x)
+        return self.head(torch.sin(z)).square().mean(), solution
+
+
+def gradients(model, x):
+    loss, solution = model(x)
+    return torch.autograd.grad(loss, list(model.parameters())), solution
+
+
+@real
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_compiled_model_has_the_gradients_of_the_model(backend, fresh):
+    model, x = Model(), torch.randn(4, 16)
+    expected, _ = gradients(model, x)
+    actual, solution = gradients(torch.compile(model, backend=backend), x)
+    assert largest_error(actual, expected) < 1e-5
+    assert solution.backward.converged.all()
+    assert (solution.backward.num_evals > 2).all()
+    assert (solution.backward.residual > 0).all()
+
+
+@real
+def test_what_is_around_the_solve_is_compiled_once(fresh):
+    counter = CompileCounterWithBackend("aot_eager")
+    model = Model()
+    compiled = torch.compile(model, backend=counter)
+    for _ in range(3):
+        gradients(compiled, torch.randn(4, 16))
+    # The embedding before the solve, the head after it, and nothing of the solve.
+    assert counter.frame_count == 2
+    assert counter.op_count < 10
+
+
+@real
+def test_a_layer_with_a_compiled_cell_works_in_a_compiled_model(fresh):
+    model, x = Model(), torch.randn(4, 16)
+    expected, _ = gradients(model, x)
+    counter = CompileCounterWithBackend("aot_eager")
+    model.layer.compile_cell = True
+    model.layer._compiled.append(torch.compile(model.layer.cell, backend=counter))
+    for _ in range(2):
+        actual, _ = gradients(torch.compile(model, backend="aot_eager"), x)
+        assert largest_error(actual, expected) < 1e-4
+    assert counter.frame_count == 1
+
+
+@real
+def test_penalties_and_spectra_step_out_of_the_graph_too(fresh):
+    model, x = Model(), torch.randn(4, 16)
+    cell = model.layer.cell
+    regularizer = JacobianRegularizer(weight=0.5)
+
+    def measure(x):
+        torch.manual_seed(0)
+        # Beyond zero, where tanh has a second derivative.
+        z = torch.tanh(model.embed(x))
+        return (
+            jacobian_penalty(cell, z, x),
+            regularizer(cell, z, x, step=3),
+            frobenius_norm(cell, z, x).value,
+            spectral_radius(cell, z, x).value,
+            operator_norm(cell, z, x).value,
+        )
+
+    def pair(measure):
+        values = measure(x)
+        return [*values, *(torch.autograd.grad(value, cell.weight)[0] for value in values[:2])]
+
+    expected = pair(measure)
+    actual = pair(torch.compile(measure, backend="aot_eager"))
+    assert expected[-1].abs().max() > 0
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@real
+def test_one_graph_of_all_is_refused_with_a_reason(fresh):
+    with pytest.raises(Exception, match=r"DEQ\.forward runs outside of compiled graphs.*DEQ\(cell, compile=True\)"):
+        torch.compile(Model(), backend="eager", fullgraph=True)(torch.randn(4, 16))
+    with pytest.raises(Exception, match="jacobian_penalty runs outside of compiled graphs"):
+        torch.compile(lambda z: jacobian_penalty(torch.sin, z), backend="eager", fullgraph=True)(torch.ones(2, 3))
+
+
+@real
+@pytest.mark.parametrize("use", ["layer", "function"])
+def test_a_compiled_cell_runs_compiled_and_has_the_gradients_of_the_cell(use, fresh):
+    cell, x = PlainCell(16), leaf(4, 16, dtype=torch.float32)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(cell, backend=counter)
+    results = []
+    for f in (cell, compiled):
+        options = {"solver": SOLVER, "adjoint": ADJOINT}
+        z0 = torch.zeros_like(x)
+        z = DEQ(f, **options)(z0, x)[0] if use == "layer" else fixed_point(f, z0, x, **options).value
+        results.append([z.detach(), *torch.autograd.grad(energy(z), [cell.weight, x])])
+    assert largest_error(results[1], results[0]) < 1e-5
+    # Once for the evaluations without a gradient, once for the one with it.
+    assert counter.frame_count == 2
+
+
+@real
+def test_compiled_code_that_cannot_be_differentiated_repeatedly_is_refused(fresh):
+    cell, x = PlainCell(16), leaf(4, 16, dtype=torch.float32)
+    twice = torch.compile(lambda z, x: torch.sin(cell(cell(z, x), x)), backend="aot_eager")
+    # After a first backward pass of the usual kind the compiler reuses what it has saved.
+    twice(leaf(4, 16, dtype=torch.float32), x).sum().backward()
+    value = fixed_point(twice, torch.zeros_like(x), x).value
+    with pytest.raises(RuntimeError, match=r"^f runs compiled code, which .* pass the cell itself .* compile=True\)"):
+        value.sum().backward()
+
+
+@real
+@pytest.mark.parametrize("measure", [jacobian_penalty, operator_norm])
+def test_what_needs_two_derivatives_refuses_compiled_code(measure, fresh):
+    cell, x = PlainCell(16), torch.randn(4, 16)
+    with pytest.raises(RuntimeError, match=r"compiled code, which has no second derivative; pass the cell itself"):
+        measure(torch.compile(cell, backend="aot_eager"), x, x)
+
+
+@real
+def test_what_needs_one_derivative_takes_compiled_code(fresh):
+    cell, x = PlainCell(16), torch.randn(4, 16)
+    compiled = torch.compile(cell, backend="aot_eager")
+    generators = [torch.Generator().manual_seed(0) for _ in range(6)]
+    for measure in (spectral_radius, frobenius_norm):
+        torch.testing.assert_close(
+            measure(compiled, x, x, generator=generators.pop().manual_seed(0)).value,
+            measure(cell, x, x, generator=generators.pop().manual_seed(0)).value,
+        )
+    with torch.no_grad():
+        torch.testing.assert_close(
+            jacobian_penalty(compiled, x, x, generator=generators.pop()),
+            jacobian_penalty(cell, x, x, generator=generators.pop()),
+        )
+
+
+def test_the_functions_keep_their_faces():
+    for function in (fixed_point, jacobian_penalty, frobenius_norm, spectral_radius, operator_norm, DEQ.forward):
+        assert function.__doc__
+        assert "args" not in inspect.signature(function).parameters
+    assert pickle.loads(pickle.dumps(fixed_point)) is fixed_point
+    assert list(inspect.signature(fixed_point).parameters)[:3] == ["f", "z0", "inputs"]
+    names = {test.name for test in doctest.DocTestFinder().find(steadeq.equilibrium) if test.examples}
+    assert names == {"steadeq.equilibrium.fixed_point"}
+
+
+@real
+def test_a_layer_that_compiles_gives_the_values_and_gradients_of_the_cell(fresh):
     cell = PlainCell(16)
     x = leaf(4, 16, dtype=torch.float32)
-    solver, adjoint = Anderson(max_evals=50, tol=1e-6), Implicit(GMRES(tol=1e-6))
     results = []
     for is_compiled in (False, True):
-        layer = DEQ(cell, solver=solver, adjoint=adjoint, compile=is_compiled)
+        layer = DEQ(cell, solver=SOLVER, adjoint=ADJOINT, compile=is_compiled)
         z, solution = layer(torch.zeros_like(x), x)
         assert solution.converged.all()
         sources = [*cell.parameters(), x]

@@ -12,6 +12,7 @@ from ..adjoint import AbstractAdjoint, Implicit
 from ..equilibrium import fixed_point
 from ..solution import Solution
 from ..solvers import AbstractSolver, Anderson
+from ..transforms import outside_of_graphs
 
 
 class DEQ(nn.Module):
@@ -59,6 +60,7 @@ class DEQ(nn.Module):
         self.compile_cell = compile
         self._compiled: list[Callable[..., Any]] = []
 
+    @outside_of_graphs
     def forward(
         self, z0: Any, *inputs: Any, solver: AbstractSolver | None = None, adjoint: AbstractAdjoint | None = None
     ) -> tuple[Any, Solution]:
