@@ -49,6 +49,7 @@ def attach(
         The value, part of a graph if f depends on anything that requires a gradient.
     """
     point = Linearization(f, value, inputs, layout)
+    point.check_graph()
     sources = _Sources(point, inputs)
     if not sources.exist:
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,38 +23,81 @@ class Linearization:
     """
 
     def __init__(self, f: Callable[..., Any], z: Tensor, inputs: tuple[Any, ...], layout: Layout) -> None:
+        self._f, self._inputs, self._layout = f, inputs, layout
         with torch.enable_grad():
             z = z if z.requires_grad else z.detach().requires_grad_()
             # The first node of the graph of f, by which nodes made inside of f are told from older ones.
             self.first = z.view_as(z)
-            image = layout.pack_image(f(layout.unpack(self.first), *inputs), z.shape[0])
+            self._pieces = layout.split(self.first)
+            image = self._evaluate(self._pieces)
             # If f hands on a leaf, a view of it has the node that leads there.
             self.fz = image.view_as(image) if image.is_leaf else image
         self._transposed: tuple[Tensor, Tensor] | None = None
-        self._is_checked = False
+        self._has_derivative = self._is_whole = False
+
+    def _evaluate(self, pieces: tuple[Tensor, ...]) -> Tensor:
+        return self._layout.pack_image(self._f(self._layout.assemble(pieces), *self._inputs), pieces[0].shape[0])
 
     def vjp(self, u: Tensor, *, create_graph: bool = False) -> Tensor:
         """Return Jᵀu for a (B, D) matrix u.
 
         Raises:
-            RuntimeError: The code inside of f cannot be differentiated that often.
+            RuntimeError: The graph of f is cut, or the code inside of f cannot be differentiated that often.
         """
         if not self.fz.requires_grad:
+            self.check_graph()
             return torch.zeros_like(u)
         try:
-            (product,) = torch.autograd.grad(
-                self.fz, self.first, u, retain_graph=True, create_graph=create_graph, materialize_grads=True
+            products = torch.autograd.grad(
+                self.fz, self._pieces, u, retain_graph=True, create_graph=create_graph, allow_unused=True
             )
         except RuntimeError as error:
             if "donated buffers" in str(error):
-                raise RuntimeError(
-                    _COMPILED.format("has given away what repeated products with the Jacobian need")
-                ) from error
+                reason = "has given away what repeated products with the Jacobian need"
+                raise RuntimeError(_COMPILED.format(reason)) from error
             raise
-        if create_graph and not self._is_checked:
-            self._is_checked = True
+        if any(product is None for product in products):
+            self._refuse_cut([product is None for product in products])
+            pairs = zip(products, self._pieces, strict=True)
+            products = [torch.zeros_like(piece) if product is None else product for product, piece in pairs]
+        product = products[0] if len(products) == 1 else torch.cat(products, dim=1)
+        if create_graph and not self._has_derivative:
             _refuse_missing_derivatives(product)
+            self._has_derivative = True
         return product
+
+    def check_graph(self) -> None:
+        """Refuse an image that has no graph at all although it depends on z.
+
+        Raises:
+            RuntimeError: It is such an image.
+        """
+        if not self.fz.requires_grad:
+            self._refuse_cut([True] * len(self._pieces))
+
+    @torch.no_grad()
+    def _refuse_cut(self, is_missing: list[bool]) -> None:
+        """Refuse leaves of z that autograd finds no way to, unless f really does not depend on them.
+
+        That is told by one more evaluation, with those leaves moved a little, and where it differs by another one at z
+        itself, as a cell may be random.
+        """
+        if self._is_whole:
+            return
+        step = math.sqrt(self._layout.eps)
+        image = self.fz.detach()
+        # A leaf of zeros moves by the size of the image, and if that is zero too, by that of one.
+        size = _root_mean_square(image)
+        moved = tuple(
+            piece + step * _first_positive(_root_mean_square(piece), size) if is_lost else piece
+            for piece, is_lost in zip(self._pieces, is_missing, strict=True)
+        )
+        change = torch.linalg.vector_norm(self._evaluate(moved) - image, dim=1)
+        if change.any():
+            noise = torch.linalg.vector_norm(self._evaluate(self._pieces) - image, dim=1)
+            if (change > 10 * noise).any():
+                raise RuntimeError(_CUT)
+        self._is_whole = True
 
     def jvp(self, v: Tensor) -> Tensor:
         """Return J v for a (B, D) matrix v.
@@ -75,6 +119,24 @@ _COMPILED = (
     "f runs compiled code, which {}; pass the cell itself and not torch.compile(cell): DEQ(cell, compile=True), or "
     "fixed_point(cell, ..., f_solve=torch.compile(cell)), compiles the evaluations of which no gradient is taken."
 )
+
+_CUT = (
+    "The graph between z and f(z) is cut: f(z) changes with z, but autograd finds no way from it to z, so that the "
+    "Jacobian is unknown; look for detach, .data, torch.no_grad, numpy or torch.compile inside of f. If no gradient is "
+    "wanted, solve under torch.no_grad(); if f is meant to be constant around z, return its image plus 0 * z."
+)
+
+
+def _root_mean_square(matrix: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(matrix, dim=1, keepdim=True) / math.sqrt(matrix.shape[1])
+
+
+def _first_positive(*sizes: Tensor) -> Tensor:
+    """Return, for each sample, the first size that is larger than zero, or else one."""
+    result = torch.ones_like(sizes[0])
+    for size in reversed(sizes):
+        result = torch.where(size > 0, size, result)
+    return result
 
 
 def _refuse_missing_derivatives(product: Tensor) -> None:

@@ -179,13 +179,20 @@ class Layout:
 
     def unpack(self, matrix: Tensor) -> Any:
         """Return the state that a matrix (of any number of rows) stands for, by views where dtypes allow."""
+        return self.assemble(self.split(matrix))
+
+    def split(self, matrix: Tensor) -> tuple[Tensor, ...]:
+        """Return the columns of each leaf."""
+        return (matrix,) if len(self.sizes) == 1 else matrix.split(self.sizes, dim=1)
+
+    def assemble(self, pieces: tuple[Tensor, ...]) -> Any:
+        """Return the state whose leaves have the given columns."""
         if self._is_matrix:
-            return matrix
-        rows = matrix.shape[0]
+            return pieces[0]
+        rows = pieces[0].shape[0]
         if self._is_plain:
-            return matrix.reshape(rows, *self.shapes[0])
+            return pieces[0].reshape(rows, *self.shapes[0])
         tensors = []
-        pieces = (matrix,) if len(self.sizes) == 1 else matrix.split(self.sizes, dim=1)
         for piece, shape, dtype, order in zip(pieces, self.shapes, self.dtypes, self._orders, strict=True):
             if order is None:
                 leaf = piece.reshape(rows, *shape)
