@@ -1,3 +1,4 @@
+import dataclasses
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -5,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from steadeq import Anderson, Picard, fixed_point
-from steadeq.state import Layout, check_inputs, describe, leaves, map_leaves, map_tensors, rebuild, select_rows
+from steadeq import GMRES, Anderson, Implicit, Picard, fixed_point
+from steadeq.state import Layout, Shared, check_inputs, describe, leaves, map_leaves, map_tensors, rebuild, select_rows
 
 
 class Pair(NamedTuple):
@@ -411,3 +412,87 @@ class TestOwnership:
         value = fixed_point(lambda z, x: x, torch.zeros(2, 3), x).value
         value.add_(1)
         torch.testing.assert_close(x, torch.ones(2, 3))
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    x: torch.Tensor
+    scale: float
+    mask: torch.Tensor | None = None
+
+
+def test_a_dataclass_among_the_inputs_leaves_with_its_samples():
+    x = torch.randn(16, 4)
+    x[::2] *= 30
+    sizes = set()
+
+    def f(z, context):
+        sizes.add((z.shape[0], context.x.shape[0]))
+        assert isinstance(context, Context)
+        assert context.mask is None
+        return torch.tanh(0.9 * z + context.scale * context.x)
+
+    solution = fixed_point(f, torch.zeros_like(x), Context(x, 0.5), solver=Anderson(tol=1e-5))
+    assert len(sizes) > 1
+    assert all(rows == given for rows, given in sizes)
+    expected = fixed_point(
+        lambda z, x: torch.tanh(0.9 * z + 0.5 * x), torch.zeros_like(x), x, solver=Anderson(tol=1e-5)
+    )
+    assert torch.equal(solution.value, expected.value)
+
+
+def test_what_samples_share_may_be_a_dataclass_of_a_kind_of_its_own():
+    @dataclasses.dataclass(frozen=True)
+    class Weights(Shared):
+        weight: torch.Tensor
+
+    shared = Weights(0.3 * torch.eye(4))
+    x = torch.randn(16, 4)
+    f = lambda z, x, shared: torch.tanh(z @ shared.weight + x)  # noqa: E731
+    solution = fixed_point(f, torch.zeros_like(x), x, shared, compact=True)
+    assert solution.converged.all()
+
+
+def test_a_tensor_in_a_dataclass_must_carry_the_batch():
+    with pytest.raises(ValueError, match=r"inputs\[0\] has shape \(3, 4\)"):
+        fixed_point(lambda z, c: z, torch.zeros(2, 4), Context(torch.zeros(3, 4), 1.0))
+
+
+def test_a_second_derivative_reaches_through_a_dataclass():
+    weight = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    solver = Anderson(max_evals=100, tol=1e-13)
+
+    def curvature(wrap, read):
+        x = weight.sin()
+        f = lambda z, inputs: torch.tanh(0.5 * z + read(inputs))  # noqa: E731
+        value = fixed_point(f, torch.zeros_like(x), wrap(x), solver=solver, adjoint=Implicit(GMRES(tol=1e-13))).value
+        (slope,) = torch.autograd.grad(value.square().sum(), weight, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), weight)[0]
+
+    torch.testing.assert_close(curvature(lambda x: Context(x, 1.0), lambda c: c.x), curvature(torch.sin, torch.asin))
+
+
+def test_a_dataclass_is_no_state():
+    with pytest.raises(TypeError, match="z0 holds a dataclass; pass a tensor or a nested tuple, list or dict"):
+        Layout((torch.zeros(2, 3), Context(torch.zeros(2, 3), 1.0)))
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict])
+def test_a_state_keeps_its_kind_of_dict(kind):
+    seen = []
+
+    def f(z):
+        seen.append(type(z))
+        # In another order, which does not matter.
+        return kind(b=0.5 * z["b"], a=0.5 * z["a"] + 1)
+
+    solution = fixed_point(f, kind(a=torch.zeros(2, 3), b=torch.ones(2, 3)))
+    assert set(seen) == {kind}
+    assert type(solution.value) is kind
+    torch.testing.assert_close(solution.value["a"], torch.full((2, 3), 2.0), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("z0", [torch.zeros(2, 3), {"a": torch.zeros(2, 3)}, (torch.zeros(2, 3), torch.zeros(2, 1))])
+def test_outputs_beside_the_state_are_refused_with_what_to_do(z0):
+    with pytest.raises(ValueError, match="beside the state are not supported: compute them from the value"):
+        fixed_point(lambda z: (z, torch.zeros(())), z0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .jacobian import Estimate, frobenius_norm, jacobian_penalty
     from .nn import DEQ
     from .regularizer import ClosedLoop, Constant, Increments, JacobianRegularizer, Linear, StopAfter
-    from .solution import ConvergenceError, ConvergenceWarning, Solution, Status
+    from .solution import ConvergenceError, ConvergenceWarning, RandomnessWarning, Solution, Status
     from .solvers import GMRES, AbstractSolver, Anderson, Broyden, NewtonKrylov, Picard
     from .spectrum import operator_norm, spectral_radius
 
@@ -37,7 +37,7 @@ _HOMES = {
     **dict.fromkeys(
         ("ClosedLoop", "Constant", "Increments", "JacobianRegularizer", "Linear", "StopAfter"), "regularizer"
     ),
-    **dict.fromkeys(("ConvergenceError", "ConvergenceWarning", "Solution", "Status"), "solution"),
+    **dict.fromkeys(("ConvergenceError", "ConvergenceWarning", "RandomnessWarning", "Solution", "Status"), "solution"),
     **dict.fromkeys(("GMRES", "AbstractSolver", "Anderson", "Broyden", "NewtonKrylov", "Picard"), "solvers"),
     **dict.fromkeys(("operator_norm", "spectral_radius"), "spectrum"),
 }
@@ -79,6 +79,7 @@ __all__ = [
     "OneStep",
     "Phantom",
     "Picard",
+    "RandomnessWarning",
     "Shine",
     "Solution",
     "Status",

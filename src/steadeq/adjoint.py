@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from .attachment import attach
+from .linearization import Linearization
+from .randomness import warn_if_random
 from .solution import ConvergenceWarning, Solution, Status, unmeasured
 from .solvers import GMRES, AbstractSolver, Broyden, Rule
 from .solvers.base import check_count, check_fraction
@@ -24,8 +26,10 @@ from .state import Layout
 class Problem:
     """A fixed-point problem and how to solve it."""
 
+    cell: Callable[..., Any]
+    """The map as the caller has it."""
     f: Callable[..., Any]
-    """The map, called as f(state, *inputs)."""
+    """The map under the caller's autocast, called as f(state, *inputs)."""
     z0: Tensor
     """(B, D) start."""
     inputs: tuple[Any, ...]
@@ -61,11 +65,12 @@ class _LinearAdjoint(AbstractAdjoint):
 
     def run(self, problem: Problem) -> tuple[Tensor, Solution]:
         with torch.no_grad():
+            solver = self.forward_solver(problem.solver)
             value, solution, rule = solve(
                 problem.f_solve,
                 problem.z0.detach(),
                 problem.inputs,
-                solver=self.forward_solver(problem.solver),
+                solver=solver,
                 layout=problem.layout,
                 compact=problem.compact and not self.keeps_rows,
                 keep_rows=self.keeps_rows,
@@ -73,11 +78,10 @@ class _LinearAdjoint(AbstractAdjoint):
         if torch.is_grad_enabled():
             # The history of the forward solve is not kept until backward unless it is needed there.
             kept = rule if self.keeps_rows else None
-            value = attach(
-                problem.f,
+            point = Linearization(problem.f, value, problem.inputs, problem.layout)
+            attached = attach(
+                point,
                 value,
-                problem.inputs,
-                layout=problem.layout,
                 cotangent=lambda vjp, g: self.cotangent(vjp, g, kept),
                 record=solution._record,
                 refusal=None
@@ -85,6 +89,10 @@ class _LinearAdjoint(AbstractAdjoint):
                 else f"A second derivative through adjoint={type(self).__name__}() is not supported, as its gradient "
                 "is an approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled().",
             )
+            if attached.requires_grad:
+                _warn_of_forward(solver, solution)
+                warn_if_random(problem.cell, point, problem.z0, value, solution.residual)
+            value = attached
         return value, solution
 
 
@@ -116,7 +124,7 @@ class Implicit(_LinearAdjoint):
             u, solution = self.solver.solve_linear(vjp, g)
         else:
             u, solution = self._solve_as_fixed_point(vjp, g)
-        _warn_once(self.solver, solution)
+        _warn_of_backward(self.solver, solution)
         return u, solution
 
     def _solve_as_fixed_point(self, vjp: Callable[[Tensor], Tensor], g: Tensor) -> tuple[Tensor, Solution]:
@@ -214,20 +222,36 @@ class Unrolled(AbstractAdjoint):
         return value, solution
 
 
-_has_warned = False
+def _warn_of_forward(solver: AbstractSolver, solution: Solution) -> None:
+    statuses = _shortcomings(solver, solution)
+    if statuses:
+        warnings.warn(
+            f"A forward solve by {solver} ended short of its tolerance ({statuses}), and its gradients are taken at "
+            "points that are no equilibria; raise max_evals, loosen tol, or keep the cell stable with "
+            "JacobianRegularizer. print(solution) says how many samples and how far, solution.status which; a budget "
+            "that is meant to be spent has tol=0.",
+            ConvergenceWarning,
+            stacklevel=1,
+        )
 
 
-def _warn_once(solver: AbstractSolver, solution: Solution) -> None:
-    global _has_warned
-    if _has_warned or bool(solution.converged.all()):
-        return
-    _has_warned = True
-    count, total = int((~solution.converged).sum()), solution.status.numel()
-    statuses = sorted({Status(int(status)).name for status in solution.status[~solution.converged]})
-    warnings.warn(
-        f"The backward solve by {solver} did not converge for {count} of {total} samples ({', '.join(statuses)}, "
-        f"largest relative residual {float(solution.residual.max()):.1e}); their gradients are approximate. Watch "
-        "solution.backward; this warning is shown once.",
-        ConvergenceWarning,
-        stacklevel=2,
-    )
+def _warn_of_backward(solver: AbstractSolver, solution: Solution) -> None:
+    statuses = _shortcomings(solver, solution)
+    if statuses:
+        warnings.warn(
+            f"A backward solve by {solver} ended short of its tolerance ({statuses}), and its gradients are "
+            "approximate; raise max_evals of the adjoint's solver, loosen its tol, or keep the cell stable with "
+            "JacobianRegularizer. print(solution.backward) says how many samples and how far.",
+            ConvergenceWarning,
+            stacklevel=1,
+        )
+
+
+def _shortcomings(solver: AbstractSolver, solution: Solution) -> str:
+    """Name the statuses of samples that did not converge, unless the budget was to be spent anyway.
+
+    Warnings have no numbers in them and one place in the code, so that Python's default filter shows each once.
+    """
+    if solver.tol == 0:
+        return ""
+    return ", ".join(Status(status).name for status in sorted(set(solution.status.tolist())) if status)

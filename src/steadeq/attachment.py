@@ -25,11 +25,9 @@ Product = Callable[[Tensor], Tensor]
 
 
 def attach(
-    f: Callable[..., Any],
+    point: Linearization,
     value: Tensor,
-    inputs: tuple[Any, ...],
     *,
-    layout: Layout,
     cotangent: Callable[[Product, Tensor], tuple[Tensor, Solution]],
     record: BackwardRecord,
     refusal: str | None = None,
@@ -37,10 +35,8 @@ def attach(
     """Return the value with a gradient.
 
     Args:
-        f: The map, called as f(state, *inputs), under whatever autocast it needs.
+        point: The map f, under whatever autocast it needs, evaluated at the value.
         value: (B, D) fixed point of f, without a graph.
-        inputs: What f takes after the state.
-        layout: How states lie in matrices.
         cotangent: Maps products with Jᵀ and the gradient g at the value to the cotangent u of f, with statistics.
         record: Where the statistics of each backward pass go.
         refusal: Why there is no second derivative, if u is not the solution of u = Jᵀu + g.
@@ -48,21 +44,11 @@ def attach(
     Returns:
         The value, part of a graph if f depends on anything that requires a gradient.
     """
-    point = Linearization(f, value, inputs, layout)
     point.check_graph()
-    sources = _Sources(point, inputs)
+    sources = _Sources(point)
     if not sources.exist:
         return value
-    attachment = _Attachment(
-        f=f,
-        inputs=inputs,
-        layout=layout,
-        cotangent=cotangent,
-        record=record,
-        refusal=refusal,
-        point=point,
-        sources=sources,
-    )
+    attachment = _Attachment(cotangent=cotangent, record=record, refusal=refusal, point=point, sources=sources)
     return _Attach.apply(value, point.fz, attachment, *sources.tensors)  # pyright: ignore[reportReturnType]
 
 
@@ -73,8 +59,8 @@ class _Sources:
     which the second derivative needs; `are_complete` is False then.
     """
 
-    def __init__(self, point: Linearization, inputs: tuple[Any, ...]) -> None:
-        tensors = {id(leaf): leaf for leaf in leaves(inputs) if isinstance(leaf, Tensor)}
+    def __init__(self, point: Linearization) -> None:
+        tensors = {id(leaf): leaf for leaf in leaves(point.inputs) if isinstance(leaf, Tensor)}
         known = [tensor for tensor in tensors.values() if tensor.grad_fn is not None]
         stops = {(tensor.grad_fn, tensor.output_nr) for tensor in known}
         first: Any = point.first.grad_fn
@@ -115,9 +101,6 @@ class _Sources:
 class _Attachment:
     """What the backward passes of one solution need."""
 
-    f: Callable[..., Any]
-    inputs: tuple[Any, ...]
-    layout: Layout
     cotangent: Callable[[Product, Tensor], tuple[Tensor, Solution]]
     record: BackwardRecord
     refusal: str | None
@@ -149,14 +132,12 @@ class _Attachment:
         self.sources.check_versions()
         gate = _Gate()
         gated = {id(tensor): gate.apply(tensor) for tensor in self.sources.computed_inputs}
-        inputs = map_leaves(lambda leaf: gated.get(id(leaf), leaf), self.inputs)
-        point = Linearization(self.f, gate.apply(value), inputs, self.layout)
+        inputs = map_leaves(lambda leaf: gated.get(id(leaf), leaf), self.point.inputs)
+        point = Linearization(self.point.f, gate.apply(value), inputs, self.point.layout)
         u = self.solve(g)
         u = attach(
-            lambda u: point.vjp(u, create_graph=True) + g,
+            Linearization(lambda u: point.vjp(u, create_graph=True) + g, u, (), Layout(u)),
             u,
-            (),
-            layout=Layout(u),
             cotangent=self.cotangent,
             record=BackwardRecord(),
             refusal="A third derivative through adjoint=Implicit() is not supported; use adjoint=Unrolled().",
@@ -185,7 +166,7 @@ class _Attach(torch.autograd.Function):
         nothing = (None,) * len(attachment.sources.tensors)
         if g is None:
             return None, None, None, *nothing
-        with without_autocast(attachment.layout):
+        with without_autocast(attachment.point.layout):
             if torch.is_grad_enabled():
                 return None, None, None, *attachment.differentiable_gradients(value, g)
             return None, attachment.solve(g), None, *nothing

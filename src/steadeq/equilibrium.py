@@ -31,8 +31,8 @@ def fixed_point(
     Args:
         f: The map; returns a state structured like its first argument.
         z0: Where to start: a floating-point tensor, or a nested tuple, list or dict of them; dim 0 is the batch.
-        *inputs: What f takes after the state, batched along dim 0. What the samples share belongs in a closure or in
-            the module that f is.
+        *inputs: What f takes after the state, batched along dim 0: tensors, or nested tuples, lists, dicts and
+            dataclasses of them. What the samples share belongs in a closure or in the module that f is.
         solver: How to find the fixed point.
         adjoint: How to differentiate it. If gradients are on, f is evaluated once more, at the value, to attach the
             graph; the value itself is the same with and without gradients.
@@ -66,6 +66,7 @@ def fixed_point(
     check_inputs(inputs, layout.batch_size)
     is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING if compact is None else compact
     problem = Problem(
+        cell=f,
         f=under_autocast(f, layout),
         z0=layout.pack(z0),
         inputs=inputs,

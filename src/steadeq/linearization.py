@@ -23,7 +23,7 @@ class Linearization:
     """
 
     def __init__(self, f: Callable[..., Any], z: Tensor, inputs: tuple[Any, ...], layout: Layout) -> None:
-        self._f, self._inputs, self._layout = f, inputs, layout
+        self.f, self.inputs, self.layout = f, inputs, layout
         with torch.enable_grad():
             z = z if z.requires_grad else z.detach().requires_grad_()
             # The first node of the graph of f, by which nodes made inside of f are told from older ones.
@@ -35,8 +35,12 @@ class Linearization:
         self._transposed: tuple[Tensor, Tensor] | None = None
         self._has_derivative = self._is_whole = False
 
+    def evaluate(self) -> Tensor:
+        """Return what another evaluation at z gives."""
+        return self._evaluate(self._pieces)
+
     def _evaluate(self, pieces: tuple[Tensor, ...]) -> Tensor:
-        return self._layout.pack_image(self._f(self._layout.assemble(pieces), *self._inputs), pieces[0].shape[0])
+        return self.layout.pack_image(self.f(self.layout.assemble(pieces), *self.inputs), pieces[0].shape[0])
 
     def vjp(self, u: Tensor, *, create_graph: bool = False) -> Tensor:
         """Return Jᵀu for a (B, D) matrix u.
@@ -84,7 +88,7 @@ class Linearization:
         """
         if self._is_whole:
             return
-        step = math.sqrt(self._layout.eps)
+        step = math.sqrt(self.layout.eps)
         image = self.fz.detach()
         # A leaf of zeros moves by the size of the image, and if that is zero too, by that of one.
         size = _root_mean_square(image)
@@ -94,7 +98,7 @@ class Linearization:
         )
         change = torch.linalg.vector_norm(self._evaluate(moved) - image, dim=1)
         if change.any():
-            noise = torch.linalg.vector_norm(self._evaluate(self._pieces) - image, dim=1)
+            noise = torch.linalg.vector_norm(self.evaluate() - image, dim=1)
             if (change > 10 * noise).any():
                 raise RuntimeError(_CUT)
         self._is_whole = True

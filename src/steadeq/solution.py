@@ -15,7 +15,11 @@ class ConvergenceError(RuntimeError):
 
 
 class ConvergenceWarning(UserWarning):
-    """Issued once when a backward solve stops short of its tolerance."""
+    """Issued when a solve through which gradients flow, or its backward solve, stops short of its tolerance."""
+
+
+class RandomnessWarning(UserWarning):
+    """Issued when f gives other values for the same point, so that it has no fixed point to be found."""
 
 
 class Status(enum.IntEnum):

@@ -6,6 +6,8 @@ channels-last memory format keeps its order in memory, so that convolutions in t
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,18 +17,38 @@ from torch import Tensor
 _LEAF = "tensor"
 
 
+class Shared:
+    """Base of what all samples share: as an input it is a leaf, whatever it holds, and does not leave with samples."""
+
+
+def _is_record(tree: Any) -> bool:
+    return dataclasses.is_dataclass(tree) and not isinstance(tree, (type, Shared))
+
+
+def _holds_record(tree: Any) -> bool:
+    return _is_record(tree) or any(_holds_record(child) for _, child in _children(tree) or ())
+
+
+def _children(tree: Any) -> list[tuple[Any, Any]] | None:
+    """List the children of a tree with their keys, in order, or return None for a leaf."""
+    if isinstance(tree, (tuple, list)):
+        return list(enumerate(tree))
+    if isinstance(tree, dict):
+        return list(tree.items())
+    if _is_record(tree):
+        return [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree) if field.init]
+    return None
+
+
 def leaves(tree: Any) -> list[Any]:
-    """List the leaves of nested tuples, lists and dicts, in order.
+    """List the leaves of nested tuples, lists, dicts and dataclasses, in order.
 
     Example:
         >>> leaves({"a": 1, "b": (2, [3])})
         [1, 2, 3]
     """
-    if isinstance(tree, (tuple, list)):
-        return [leaf for child in tree for leaf in leaves(child)]
-    if isinstance(tree, dict):
-        return [leaf for child in tree.values() for leaf in leaves(child)]
-    return [tree]
+    children = _children(tree)
+    return [tree] if children is None else [leaf for _, child in children for leaf in leaves(child)]
 
 
 def aligned_leaves(tree: Any, like: Any) -> list[Any]:
@@ -36,23 +58,39 @@ def aligned_leaves(tree: Any, like: Any) -> list[Any]:
         >>> aligned_leaves({"b": 2, "a": 1}, {"a": None, "b": None})
         [1, 2]
     """
-    if isinstance(tree, (tuple, list)):
-        return [leaf for child, model in zip(tree, like, strict=True) for leaf in aligned_leaves(child, model)]
-    if isinstance(tree, dict):
-        return [leaf for key in like for leaf in aligned_leaves(tree[key], like[key])]
-    return [tree]
+    children = _children(like)
+    if children is None:
+        return [tree]
+    return [leaf for key, child in children for leaf in aligned_leaves(tree[key], child)]
+
+
+def has_structure(tree: Any, like: Any) -> bool:
+    """Return whether a tree has the structure of another; the order of dicts does not matter, nor names of tuples."""
+    if isinstance(like, dict):
+        is_alike = isinstance(tree, dict) and tree.keys() == like.keys()
+        return is_alike and all(has_structure(tree[key], like[key]) for key in like)
+    for kind in (tuple, list):
+        if isinstance(like, kind):
+            return isinstance(tree, kind) and len(tree) == len(like) and all(map(has_structure, tree, like))
+    return _children(tree) is None
 
 
 def rebuild(tree: Any, new_leaves: Iterator[Any]) -> Any:
     """Return a structure like `tree` with its leaves taken from `new_leaves`."""
+    children = _children(tree)
+    if children is None:
+        return next(new_leaves)
+    rebuilt = {key: rebuild(child, new_leaves) for key, child in children}
     if isinstance(tree, tuple):
-        children = [rebuild(child, new_leaves) for child in tree]
-        return type(tree)(*children) if hasattr(tree, "_fields") else tuple(children)
+        return type(tree)(*rebuilt.values()) if hasattr(tree, "_fields") else tuple(rebuilt.values())
     if isinstance(tree, list):
-        return [rebuild(child, new_leaves) for child in tree]
+        return list(rebuilt.values())
     if isinstance(tree, dict):
-        return {key: rebuild(child, new_leaves) for key, child in tree.items()}
-    return next(new_leaves)
+        # Whatever kind of dict it is.
+        twin = copy.copy(tree)
+        twin.update(rebuilt)
+        return twin
+    return dataclasses.replace(tree, **rebuilt)
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -107,7 +145,7 @@ class Layout:
         z0: The state whose structure, shapes, dtypes and device are taken.
 
     Raises:
-        TypeError: A leaf is not a floating-point tensor.
+        TypeError: A leaf is not a floating-point tensor, or a dataclass.
         ValueError: No leaves, an empty batch, or leaves that disagree on batch or device.
 
     Example:
@@ -120,6 +158,8 @@ class Layout:
     """
 
     def __init__(self, z0: Any) -> None:
+        if _holds_record(z0):
+            raise TypeError("z0 holds a dataclass; pass a tensor or a nested tuple, list or dict of them.")
         tensors = leaves(z0)
         if not tensors:
             raise ValueError(
@@ -215,10 +255,16 @@ class Layout:
         if self._is_single and isinstance(image, Tensor):
             self._check_leaf(image, 0, rows)
         else:
-            if isinstance(image, Tensor) or map_leaves(lambda _: None, image) != self.tree:
+            if not has_structure(image, self.tree):
+                hint = ""
+                if isinstance(image, tuple) and image and has_structure(image[0], self.tree):
+                    hint = (
+                        " Outputs beside the state are not supported: compute them from the value of the solution "
+                        "after the solve, which also gives them the whole gradient."
+                    )
                 raise ValueError(
-                    f"f returned {describe(image)} where the state is {self._description}; "
-                    "it must return the same structure."
+                    f"f returned {describe(image)} where the state is {self._description}; it must return the same "
+                    f"structure.{hint}"
                 )
             for position, leaf in enumerate(aligned_leaves(image, self.tree)):
                 self._check_leaf(leaf, position, rows)

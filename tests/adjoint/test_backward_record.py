@@ -1,10 +1,10 @@
+import re
 import warnings
 
 import pytest
 import torch
 from adjoint.cells import BACKWARD_SOLVERS, EXACT, TIGHT, TanhCell, energy, leaf
 
-import steadeq
 from steadeq import (
     GMRES,
     Anderson,
@@ -108,45 +108,63 @@ def test_inexact_adjoints_record_their_products_and_claim_no_convergence(adjoint
     assert solution.backward.residual.isnan().all()
 
 
-def test_a_backward_solve_that_does_not_converge_warns_once(monkeypatch):
-    monkeypatch.setattr(steadeq.adjoint, "_has_warned", False)
-    solution = solve(HARD)
-    with pytest.warns(ConvergenceWarning, match=r"3 of 3 samples \(MAX_EVALS.*solution\.backward") as caught:
-        energy(solution.value).backward()
-    assert len(caught) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        energy(solve(HARD).value).backward()
-
-
-def test_the_warning_counts_the_samples_that_failed(monkeypatch):
-    monkeypatch.setattr(steadeq.adjoint, "_has_warned", False)
-    slope = torch.tensor([0.0, 0.9, 0.0, 0.9], dtype=torch.float64)[:, None]
-    x = leaf(4, 5)
-    rotation = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64))[0]
-    f = lambda z, x, slope: slope * (z @ rotation) + x  # noqa: E731
-    value = fixed_point(f, torch.zeros_like(x), x, slope, solver=TIGHT, adjoint=HARD).value
-    with pytest.warns(ConvergenceWarning, match="2 of 4 samples"):
-        value.sum().backward()
+def test_a_backward_solve_that_does_not_converge_warns_once():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for batch in (3, 5):
+            energy(solve(HARD, batch=batch).value).backward()
+    assert [warning.category for warning in caught] == [ConvergenceWarning]
+    assert re.search(
+        r"backward solve by GMRES\(.*\(MAX_EVALS\).*raise max_evals.*solution\.backward", str(caught[0].message)
+    )
 
 
 @pytest.mark.parametrize(
     "adjoint", [EXACT, Implicit(), Implicit(Anderson(max_evals=60)), OneStep(), Phantom(), Shine(), Unrolled()]
 )
-def test_what_converges_or_never_claimed_to_does_not_warn(adjoint, monkeypatch):
-    monkeypatch.setattr(steadeq.adjoint, "_has_warned", False)
+def test_what_converges_or_never_claimed_to_does_not_warn(adjoint):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         energy(solve(adjoint, norm=0.6, solver=Broyden(tol=1e-10)).value).backward()
 
 
-def test_a_forward_solve_that_does_not_converge_does_not_warn(monkeypatch):
-    # Running out of evaluations is how these models are used; the status says it.
-    monkeypatch.setattr(steadeq.adjoint, "_has_warned", False)
+SHORT = Picard(max_evals=2, tol=1e-12)
+
+
+@pytest.mark.parametrize("adjoint", [EXACT, OneStep(), Phantom()])
+def test_a_forward_solve_that_does_not_converge_warns_once(adjoint):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for batch in (3, 5):
+            solution = solve(adjoint, solver=SHORT, batch=batch)
+    assert not solution.converged.any()
+    assert [warning.category for warning in caught] == [ConvergenceWarning]
+    assert re.search(r"forward solve by Picard\(max_evals=2.*\(MAX_EVALS\).*raise max_evals", str(caught[0].message))
+
+
+def test_what_went_wrong_is_part_of_the_warning():
+    x = leaf(3, 4)
+    with torch.no_grad():
+        x[1, 2] = torch.nan
+    with pytest.warns(ConvergenceWarning, match=r"\(MAX_EVALS, NON_FINITE\)"):
+        fixed_point(TanhCell(4), torch.zeros_like(x), x, solver=SHORT)
+
+
+def test_a_forward_solve_whose_gradient_nobody_can_ask_for_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        solution = solve(EXACT, solver=Picard(max_evals=2, tol=1e-12))
-    assert not solution.converged.any()
+        fixed_point(torch.cos, torch.zeros(3, 4), solver=SHORT)
+        with torch.no_grad():
+            solve(EXACT, solver=SHORT)
+
+
+def test_a_budget_that_is_meant_to_be_spent_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fixed_depth = Picard(max_evals=5, tol=0)
+        energy(solve(Implicit(GMRES(max_evals=3, tol=0)), solver=fixed_depth).value).backward()
+        # What is unrolled has the gradient of what was computed, converged or not.
+        energy(solve(Unrolled(), solver=SHORT).value).backward()
 
 
 def test_printing_a_record_needs_no_value():

@@ -2,6 +2,7 @@ import copy
 import doctest
 import inspect
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from steadeq import (
     Anderson,
     Implicit,
     JacobianRegularizer,
+    RandomnessWarning,
     Unrolled,
     fixed_point,
     frobenius_norm,
@@ -198,6 +200,19 @@ def test_a_layer_with_a_compiled_cell_works_in_a_compiled_model(fresh):
         actual, _ = gradients(torch.compile(model, backend="aot_eager"), x)
         assert largest_error(actual, expected) < 1e-4
     assert counter.frame_count == 1
+
+
+@real
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_rounding_of_compiled_code_is_not_taken_for_randomness(compact, fresh):
+    cell = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Tanh())
+    x = torch.randn(32, 64)
+    f = lambda z, x: torch.tanh(cell(z) + x)  # noqa: E731
+    f_solve = torch.compile(f, backend="aot_eager_decomp_partition", dynamic=True)
+    for dtype in (None, torch.bfloat16):
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None), warnings.catch_warnings():
+            warnings.simplefilter("error", RandomnessWarning)
+            fixed_point(f, torch.zeros_like(x), x, f_solve=f_solve, compact=compact, solver=SOLVER)
 
 
 @real

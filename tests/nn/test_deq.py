@@ -181,7 +181,8 @@ def test_dropout_drawn_inside_the_cell_makes_no_equilibrium_and_says_so():
             return nn.functional.dropout(self.inner(z, x), 0.5)
 
     x = leaf(4, 50)
-    _, solution = DEQ(Noisy(), solver=Anderson(max_evals=30, tol=1e-3))(torch.zeros_like(x), x)
+    with pytest.warns(steadeq.RandomnessWarning):
+        _, solution = DEQ(Noisy(), solver=Anderson(max_evals=30, tol=1e-3))(torch.zeros_like(x), x)
     assert not solution.converged.any()
 
 

@@ -6,7 +6,7 @@ from problems import affine, mixed, near_critical, tanh_network
 from stubs import Scripted
 
 import steadeq.solvers.anderson
-from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
+from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, Picard, Status, fixed_point
 from steadeq.solution import ConvergenceError, Solution
 from steadeq.solvers import AbstractSolver
 
@@ -488,3 +488,14 @@ class TestHyperParameters:
         first, second = solve(problem, method), solve(problem, method)
         assert torch.equal(first.value, second.value)
         assert torch.equal(first.trace, second.trace)
+
+
+@pytest.mark.parametrize("solver", [Picard, Anderson, Broyden, NewtonKrylov, GMRES])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tolerance_beyond_the_largest_number_accepts_the_start(solver, dtype):
+    z0 = torch.ones(2, 3, dtype=dtype, requires_grad=True)
+    solution = fixed_point(lambda z, x: 0.5 * z + x, z0, z0, solver=solver(tol=1e39), adjoint=Implicit(GMRES(tol=1e39)))
+    assert solution.converged.all()
+    assert solution.num_evals.tolist() == [1, 1]
+    solution.value.sum().backward()
+    assert z0.grad.isfinite().all()

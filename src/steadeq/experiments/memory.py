@@ -79,13 +79,13 @@ class Subject:
             budget: Evaluations, or depth.
             penalty: Whether the Jacobian penalty is part of the loss.
         """
-        z, inputs = self._state(name, budget)
-        loss = self.task.losses(self.model.answer(self.x, z, inputs), self.y).mean()
-        if penalty:
-            loss = loss + jacobian_penalty(self.model.layer.cell, z, *inputs)
         with warnings.catch_warnings():
             # Plain iteration need not converge, which changes nothing about its memory.
             warnings.simplefilter("ignore", ConvergenceWarning)
+            z, inputs = self._state(name, budget)
+            loss = self.task.losses(self.model.answer(self.x, z, inputs), self.y).mean()
+            if penalty:
+                loss = loss + jacobian_penalty(self.model.layer.cell, z, *inputs)
             loss.backward()
         self.model.zero_grad()
 

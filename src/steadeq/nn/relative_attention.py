@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..state import Shared
 from .weight_norm_linear import make_linear
 
 
@@ -26,11 +27,11 @@ class KeysValues(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RelativePositions:
+class RelativePositions(Shared):
     """What all samples and all evaluations of one solve share.
 
-    Not a tensor, and so not batched: as an input of a cell it passes through compaction untouched. Gradients reach
-    the parameters through it if it was made with gradients on.
+    Not batched: as an input of a cell it passes through compaction untouched. Gradients reach the parameters through
+    it if it was made with gradients on.
     """
 
     projected: Tensor

@@ -122,7 +122,8 @@ class Progress:
         self.finished: Tensor | None = None
         """Current rows that are done and only ride along, if any."""
         self._batch_size = residual.shape[0]
-        self._tol, self._max_evals = solver.tol, solver.max_evals
+        # What is beyond the largest number of the dtype accepts all that is finite, as that number does.
+        self._tol, self._max_evals = min(solver.tol, torch.finfo(residual.dtype).max), solver.max_evals
         self._floor, self._num_quiet_windows, self._patience = 100 * eps, num_quiet_windows, patience
         self._rows: Tensor | None = None
         self._trace: list[tuple[Tensor, Tensor | None]] = []

@@ -183,7 +183,7 @@ class Trainer:
         try:
             self._open_log()
             with self.interruption, self.display, self.profile.steps(), warnings.catch_warnings():
-                # The residual of every backward solve is recorded.
+                # The residual of every solve is recorded, forward and backward.
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 self.display.begin(self.run.path.name, self.num_steps, self.step)
                 self._run()

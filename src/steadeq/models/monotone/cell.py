@@ -10,17 +10,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...solvers.base import check_choice
+from ...state import Shared
 from .operator import AbstractMonotoneOperator, norm_bound, resolvent
 
 Splitting = Literal["peaceman-rachford", "forward-backward"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SharedStep:
+class SharedStep(Shared):
     """What all evaluations of one solve share, as it depends on the parameters and on nothing else.
 
-    Not a tensor, and so not batched: as an input of the cell it passes through compaction untouched. Gradients reach
-    the parameters through it if it was made with gradients on.
+    Not batched: as an input of the cell it passes through compaction untouched. Gradients reach the parameters through
+    it if it was made with gradients on.
     """
 
     blocks: Tensor
