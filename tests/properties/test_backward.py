@@ -1,0 +1,178 @@
+"""What backward solves report is what a fresh product in float64 shows for the u that they return."""
+
+import functools
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from properties.cells import BATCH, KINDS, NAMES, case, jacobian, norms
+from torch import Tensor
+
+from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, Picard, Solution, Status
+from steadeq.jacobian import linearize
+from steadeq.linearization import Linearization
+
+pytestmark = pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
+
+CASES = [(*pair, precision) for pair in NAMES for precision in KINDS[pair[0]].precisions]
+each_case = pytest.mark.parametrize(("name", "stage", "precision"), CASES)
+each_cell = pytest.mark.parametrize(("name", "stage"), NAMES)
+# Half precision has fewer digits to be wrong in.
+BUDGETS = {"float64": (5, 10, 20, 30, 60), "float32": (5, 10, 20, 30, 60), "autocast": (10, 40), "bfloat16": (10, 40)}
+TOLERANCES = {"float64": (1e-4,), "float32": (1e-1, 1e-2, 1e-3, 1e-4), "autocast": (1e-1,), "bfloat16": (1e-1,)}
+NOISE = 4
+"""In epsilons of ‖u‖ (1 + ‖J‖), what rounding may add to a residual."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """u = Jᵀu + g at the equilibrium of a cell, and a count of the products that were spent on it."""
+
+    point: Linearization
+    g: Tensor
+    J: Tensor
+    eps: float
+    spent: list[int] = field(default_factory=list)
+
+    def product(self, u: Tensor) -> Tensor:
+        self.spent.append(1)
+        return self.point.vjp(u)
+
+    def solve(self, solver) -> tuple[Tensor, Solution]:
+        self.spent.clear()
+        with torch.no_grad():
+            u, solution = Implicit(solver).cotangent(self.product, self.g, None)
+        assert len(self.spent) == int(solution.num_evals.max()) <= solver.max_evals
+        assert solution.trace.shape == (len(self.spent), BATCH)
+        return u.double(), solution
+
+    def image(self, u: Tensor) -> Tensor:
+        """Return Jᵀu + g by a product in float64."""
+        return torch.einsum("bij,bi->bj", self.J, u) + self.g.double()
+
+    def residual(self, u: Tensor) -> Tensor:
+        """Return ‖u - Jᵀu - g‖ / ‖g‖ by a product in float64."""
+        return norms(u - self.image(u)) / norms(self.g)
+
+    def noise(self, u: Tensor) -> Tensor:
+        """Return what rounding may add to that."""
+        return NOISE * self.eps * norms(u) * (1 + torch.linalg.matrix_norm(self.J, 2)) / norms(self.g)
+
+
+@functools.cache
+def system(name: str, stage: str, precision: str) -> System:
+    cell = case(name, stage, precision)
+    with cell.computing():
+        point, layout = linearize(cell.f, cell.near, cell.inputs)
+    g = torch.randn(BATCH, cell.dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    # Of very different sizes, as gradients are: nothing may depend on them.
+    g = (g * torch.tensor([[1.0], [1e-6], [1e4]])).to(layout.dtype)
+    return System(point=point, g=g, J=jacobian(name, stage, precision), eps=cell.eps)
+
+
+def check_status(solution: Solution, solver, noise: Tensor) -> None:
+    assert torch.equal(solution.converged, solution.residual <= solver.tol)
+    is_spent = solution.status == Status.MAX_EVALS
+    assert (solution.num_evals[is_spent] == solver.max_evals).all()
+    assert (solution.status != Status.NON_FINITE).all()
+    if solver.tol == 0:
+        # The whole budget is spent unless nothing is left but rounding.
+        assert (is_spent | (solution.residual <= noise)).all()
+
+
+@each_case
+def test_gmres_with_any_budget_and_more_of_it_is_never_worse(name, stage, precision):
+    linear = system(name, stage, precision)
+    solvers = [GMRES(max_evals=budget, tol=0, memory=60) for budget in BUDGETS[precision]]
+    check_ladder(linear, solvers)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@each_cell
+def test_gmres_with_restarts(name, stage, precision):
+    linear = system(name, stage, precision)
+    check_ladder(linear, [GMRES(max_evals=budget, tol=0, memory=8) for budget in (8, 9, 30)])
+
+
+def check_ladder(linear: System, solvers: list[GMRES]) -> None:
+    before = torch.full((BATCH,), torch.inf, dtype=torch.float64)
+    for solver in solvers:
+        u, solution = linear.solve(solver)
+        true, noise = linear.residual(u), linear.noise(u)
+        assert ((solution.residual.double() - true).abs() <= 0.01 * true + noise).all(), solver
+        assert (true <= 1.001 * before + noise).all(), solver
+        assert (true <= 1 + noise).all(), solver
+        check_status(solution, solver, noise)
+        before = true
+
+
+@each_case
+def test_gmres_with_any_tolerance(name, stage, precision):
+    linear = system(name, stage, precision)
+    for tol in TOLERANCES[precision]:
+        solver = GMRES(max_evals=60, tol=tol, memory=60)
+        u, solution = linear.solve(solver)
+        true, noise = linear.residual(u), linear.noise(u)
+        assert ((solution.residual.double() - true).abs() <= 0.01 * true + noise).all(), tol
+        assert (true <= 1.01 * tol + noise)[solution.converged].all(), tol
+        check_status(solution, solver, noise)
+        # No product too many: before the last one the tolerance was not reached.
+        for row in range(BATCH):
+            assert (solution.trace[: int(solution.num_evals[row]) - 1, row] > tol).all(), tol
+
+
+@pytest.mark.parametrize("memory", [60, 8])
+@each_cell
+def test_gmres_finds_the_least_residual_of_its_krylov_space(name, stage, memory):
+    for precision, max_evals in (("float64", 6), ("float64", 25), ("float32", 25)):
+        linear = system(name, stage, precision)
+        u, _ = linear.solve(GMRES(max_evals=max_evals, tol=0, memory=memory))
+        # Where I - J is small, single precision wastes some products, in every implementation.
+        num_wasted = 0 if precision == "float64" else 7
+        least, best = least_residual(linear, max_evals - num_wasted, memory)
+        assert (linear.residual(u) <= 1.01 * least + linear.noise(best)).all(), (precision, max_evals)
+
+
+def least_residual(linear: System, num_products: int, memory: int) -> tuple[Tensor, Tensor]:
+    """Solve by least squares on bases that are made orthogonal by a QR factorization at every step, in float64."""
+    u, rest = torch.zeros_like(linear.g, dtype=torch.float64), linear.g.double()
+    while num_products:
+        vectors = (rest / norms(rest)[:, None])[:, :, None]
+        count = min(memory, num_products, rest.shape[1])
+        for _ in range(count - 1):
+            image = torch.einsum("bij,bi->bj", linear.J, vectors[:, :, -1])
+            vectors = torch.linalg.qr(torch.cat([vectors, image[:, :, None]], dim=2))[0]
+        columns = vectors - torch.einsum("bij,bik->bjk", linear.J, vectors)
+        weights = torch.linalg.lstsq(columns, rest[:, :, None], driver="gelsd").solution
+        u = u + (vectors @ weights)[:, :, 0]
+        rest = rest - (columns @ weights)[:, :, 0]
+        if count == rest.shape[1]:
+            break
+        num_products -= count
+    return norms(rest) / norms(linear.g), u
+
+
+OTHERS = {"picard": Picard, "anderson": Anderson, "broyden": Broyden, "newton": NewtonKrylov}
+
+
+@pytest.mark.parametrize("solver", OTHERS.values(), ids=OTHERS)
+@each_case
+def test_other_solvers_relative_to_the_image(name, stage, precision, solver):
+    linear = system(name, stage, precision)
+    for options in ({"max_evals": 7, "tol": 0}, {"max_evals": 25, "tol": 1e-2}):
+        u, solution = linear.solve(solver(**options))
+        image = norms(linear.image(u)) / norms(linear.g)
+        true, noise = linear.residual(u) / image, linear.noise(u) / image
+        assert ((solution.residual.double() - true).abs() <= 0.01 * true + noise).all(), options
+        check_status(solution, solver(**options), noise)
+
+
+@pytest.mark.parametrize("solver", [GMRES, *OTHERS.values()])
+def test_a_gradient_of_zero_has_the_solution_zero_and_leaves_its_neighbors_alone(solver):
+    linear = system("text", "trained", "float32")
+    alone, _ = linear.solve(solver(tol=1e-3))
+    u, solution = replace(linear, g=linear.g * torch.tensor([[1], [0], [1]])).solve(solver(tol=1e-3))
+    assert torch.equal(u[[0, 2]], alone[[0, 2]])
+    assert not u[1].any()
+    assert solution.residual[1] == 0
+    assert solution.converged[1]
