@@ -189,7 +189,7 @@ def case(name: str, stage: str, precision: str = "float64") -> Case:
     dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
     model = copy.deepcopy(model).to(dtype)
     with torch.no_grad():
-        z0, inputs = model.inject(_cast(x, dtype))
+        z0, inputs = model.inject(cast(x, dtype))
     f = model.layer.cell
     near = unflatten(_equilibrium(name, stage), z0)
     return Case(name=f"{name}-{stage}", precision=precision, f=f, z0=z0, inputs=inputs, near=near)
@@ -203,9 +203,9 @@ def twin(name: str, stage: str, precision: str) -> Case:
         narrow,
         precision="float64",
         f=copy.deepcopy(narrow.f).double(),
-        z0=_cast(narrow.z0, torch.float64),
-        inputs=_cast(narrow.inputs, torch.float64),
-        near=_cast(narrow.near, torch.float64),
+        z0=cast(narrow.z0, torch.float64),
+        inputs=cast(narrow.inputs, torch.float64),
+        near=cast(narrow.near, torch.float64),
     )
 
 
@@ -265,7 +265,7 @@ def _equilibrium(name: str, stage: str) -> Tensor:
     model, x = _model(name, stage)
     model = copy.deepcopy(model).double()
     with torch.no_grad():
-        z0, inputs = model.inject(_cast(x, torch.float64))
+        z0, inputs = model.inject(cast(x, torch.float64))
     start = Case(name=name, precision="float64", f=model.layer.cell, z0=z0, inputs=inputs, near=z0)
     z = flatten(z0)
     for _ in range(40):
@@ -281,14 +281,14 @@ def _equilibrium(name: str, stage: str) -> Tensor:
     return torch.where(is_found[:, None], z, guess)
 
 
-def _cast(tree: Any, dtype: torch.dtype) -> Any:
+def cast(tree: Any, dtype: torch.dtype) -> Any:
     """Return a structure with its floating-point tensors in a dtype, those inside of dataclasses too."""
     if dataclasses.is_dataclass(tree):
-        fields = {field.name: _cast(getattr(tree, field.name), dtype) for field in dataclasses.fields(tree)}
+        fields = {field.name: cast(getattr(tree, field.name), dtype) for field in dataclasses.fields(tree)}
         return dataclasses.replace(tree, **fields)
     if isinstance(tree, Tensor):
         return tree.detach().to(dtype) if tree.is_floating_point() else tree
     if isinstance(tree, tuple):
-        parts = [_cast(part, dtype) for part in tree]
+        parts = [cast(part, dtype) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return tree

@@ -1,0 +1,114 @@
+"""What forward solves report is what a fresh evaluation shows at the value that they return."""
+
+from typing import Any
+
+import pytest
+import torch
+from properties.cells import BATCH, KINDS, NAMES, Case, case, cast, flatten, norms, twin
+from stubs import Counted
+from torch import Tensor
+
+from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Solution, Status, fixed_point
+
+pytestmark = pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
+
+SOLVERS = {"picard": Picard, "anderson": Anderson, "broyden": Broyden, "newton": NewtonKrylov, "gmres": GMRES}
+each_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+CASES = [(*pair, precision) for pair in NAMES for precision in KINDS[pair[0]].precisions]
+# Budgets that are spent, and some that are often not.
+SETTINGS = {
+    "float64": [(25, 1e-6)],
+    "float32": [(1, 1e-3), (9, 0), (25, 1e-3)],
+    "autocast": [(10, 1e-1)],
+    "bfloat16": [(5, 0), (10, 1e-1)],
+}
+
+
+class Watched(Counted):
+    """Remembers images too."""
+
+    def __init__(self, f: Any) -> None:
+        super().__init__(f)
+        self.images: list[Any] = []
+
+    def __call__(self, z: Any, *inputs: Any) -> Any:
+        self.images.append(super().__call__(z, *inputs))
+        return self.images[-1]
+
+
+def solve(cell: Case, solver, **options: Any) -> tuple[Solution, Watched]:
+    f = Watched(cell.f)
+    with torch.no_grad(), cell.computing():
+        return fixed_point(f, cell.z0, *cell.inputs, solver=solver, **options), f
+
+
+def measure(z: Any, fz: Any) -> tuple[Tensor, Tensor]:
+    """Return ‖f(z) - z‖ and ‖f(z)‖ in float64."""
+    return norms(flatten(fz) - flatten(z)), norms(flatten(fz))
+
+
+def check_status(solution: Solution, solver) -> None:
+    assert torch.equal(solution.converged, solution.residual <= solver.tol)
+    is_spent = solution.status == Status.MAX_EVALS
+    assert (solution.num_evals[is_spent] == solver.max_evals).all()
+    assert (solution.status != Status.NON_FINITE).all()
+    assert (solution.num_evals >= 1).all()
+    if solver.tol == 0:
+        assert (is_spent | (solution.residual == 0)).all()
+
+
+@each_solver
+@pytest.mark.parametrize(("name", "stage", "precision"), CASES)
+def test_the_residual_is_that_of_the_value(name, stage, precision, solver):
+    cell = case(name, stage, precision)
+    for max_evals, tol in SETTINGS[precision]:
+        limits = solver(max_evals=max_evals, tol=tol)
+        solution, f = solve(cell, limits, compact=False)
+        g, image = measure(solution.value, cell.evaluate(solution.value))
+        # Evaluations are repeated to the last bit; only the norms are rounded, those of matrices in single precision.
+        rounding = 0.0 if precision == "float64" else 4 * torch.finfo(torch.float32).eps
+        assert ((solution.residual - g / image).abs() <= 1e-5 * g / image + rounding).all(), limits
+        check_status(solution, limits)
+        assert f.calls == int(solution.num_evals.max()) <= max_evals
+        check_trace(solution, f, g, image)
+
+
+def check_trace(solution: Solution, f: Watched, g: Tensor, image: Tensor) -> None:
+    """Check the trace against all points that were evaluated, and that the best of them is the value.
+
+    Args:
+        solution: The solve.
+        f: What was evaluated for it.
+        g: ‖f(z) - z‖ of the value.
+        image: ‖f(z)‖ of the value.
+    """
+    assert solution.trace.shape == (f.calls, BATCH)
+    value = flatten(solution.value)
+    is_among = torch.zeros(BATCH, dtype=torch.bool)
+    for step, (point, image_of_point) in enumerate(zip(f.points, f.images, strict=True)):
+        is_running = step < solution.num_evals
+        g_step, image_step = measure(point, image_of_point)
+        close = (solution.trace[step] - g_step / image_step).abs() <= 1e-5 * g_step / image_step + 1e-6
+        assert close[is_running].all(), step
+        is_among |= is_running & (flatten(point) == value).all(dim=1)
+        # No other point is better by both measures, ‖g‖ and ‖g‖ / ‖f‖.
+        dominates = (g_step < 0.999 * g) & (g_step / image_step < 0.999 * g / image)
+        assert not dominates[is_running].any(), step
+    assert is_among.all()
+    last = solution.trace.gather(0, solution.num_evals[None] - 1)[0]
+    assert torch.equal(solution.trace[-1], last)
+    assert torch.equal(solution.residual[solution.converged], last[solution.converged])
+
+
+@each_solver
+@pytest.mark.parametrize(("name", "stage"), NAMES)
+def test_in_float32_it_is_that_of_the_map_in_float64_and_samples_may_leave_the_batch(name, stage, solver):
+    cell, wide = case(name, stage, "float32"), twin(name, stage, "float32")
+    limits = solver(max_evals=12, tol=3e-2)
+    solution, f = solve(cell, limits, compact=True)
+    value = cast(solution.value, torch.float64)
+    g, image = measure(value, wide.evaluate(value))
+    assert ((solution.residual - g / image).abs() <= 0.01 * g / image + 100 * cell.eps).all()
+    check_status(solution, limits)
+    # Whoever finishes leaves at once, as one of three is more than a quarter.
+    assert sum(f.rows) == int(solution.num_evals.sum())
