@@ -95,6 +95,8 @@ class Kind:
     """Of training."""
     precisions: tuple[str, ...] = PRECISIONS
     """In which the cell can be evaluated."""
+    is_singular: bool = False
+    """Whether 1 is an eigenvalue of J."""
     difficulty: str
     """Why it is here."""
 
@@ -124,7 +126,10 @@ KINDS = {
     ),
     "post-ln": Kind(make=lambda: _attention("post"), difficulty="a residual stream, normalized"),
     "pre-ln": Kind(make=lambda: _attention("pre"), difficulty="a residual stream"),
-    "pre-ln-textbook": Kind(make=lambda: _attention("pre-textbook"), difficulty="J = I + something: I - J is small"),
+    # What is added to all features of a position alike passes through: every equilibrium is a line of them.
+    "pre-ln-textbook": Kind(
+        make=lambda: _attention("pre-textbook"), is_singular=True, difficulty="J = I + something: I - J is small"
+    ),
     "text": Kind(make=_text, difficulty="causal, with memory"),
     "text-pre": Kind(make=lambda: _text(norm="pre"), difficulty="causal, with memory"),
 }
@@ -136,8 +141,9 @@ class Case:
     """A cell on a batch, in some precision."""
 
     name: str
+    stage: str
     precision: str
-    f: nn.Module
+    f: Callable[..., Any]
     z0: Any
     inputs: tuple[Any, ...]
     near: Any
@@ -157,7 +163,12 @@ class Case:
     @property
     def eps(self) -> float:
         """Of the narrowest dtype that f computes in."""
-        return torch.finfo(getattr(torch, {"autocast": "bfloat16"}.get(self.precision, self.precision))).eps
+        return torch.finfo(torch.bfloat16 if self.precision == "autocast" else getattr(torch, self.precision)).eps
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether f computes in half precision."""
+        return self.precision in ("autocast", "bfloat16")
 
     @property
     def dim(self) -> int:
@@ -192,7 +203,7 @@ def case(name: str, stage: str, precision: str = "float64") -> Case:
         z0, inputs = model.inject(cast(x, dtype))
     f = model.layer.cell
     near = unflatten(_equilibrium(name, stage), z0)
-    return Case(name=f"{name}-{stage}", precision=precision, f=f, z0=z0, inputs=inputs, near=near)
+    return Case(name=name, stage=stage, precision=precision, f=f, z0=z0, inputs=inputs, near=near)
 
 
 @functools.cache
@@ -216,8 +227,22 @@ def jacobian(name: str, stage: str, precision: str = "float64") -> Tensor:
     Of cells in bfloat16 it is the one that their own products show: with numbers as coarse as these some ReLUs are open
     that are closed in the twin.
     """
-    is_coarse = precision in ("autocast", "bfloat16")
-    return dense((case if is_coarse else twin)(name, stage, precision))
+    cell = case(name, stage, precision)
+    return dense(cell if cell.is_coarse else twin(name, stage, precision))
+
+
+@functools.cache
+def sigma(name: str, stage: str, precision: str = "float64") -> Tensor:
+    """Return the (B,) largest singular values of the Jacobian."""
+    return torch.linalg.matrix_norm(jacobian(name, stage, precision), 2)
+
+
+@functools.cache
+def resolvent(name: str, stage: str, precision: str = "float64") -> tuple[Tensor, Tensor]:
+    """Return the (B, D, D) inverse of I - Jᵀ, and its (B,) norms."""
+    J = jacobian(name, stage, precision)
+    inverse = torch.linalg.inv(torch.eye(J.shape[1], dtype=J.dtype) - J.mT)
+    return inverse, torch.linalg.matrix_norm(inverse, 2)
 
 
 def dense(cell: Case, z: Any = None) -> Tensor:
@@ -266,7 +291,7 @@ def _equilibrium(name: str, stage: str) -> Tensor:
     model = copy.deepcopy(model).double()
     with torch.no_grad():
         z0, inputs = model.inject(cast(x, torch.float64))
-    start = Case(name=name, precision="float64", f=model.layer.cell, z0=z0, inputs=inputs, near=z0)
+    start = Case(name=name, stage=stage, precision="float64", f=model.layer.cell, z0=z0, inputs=inputs, near=z0)
     z = flatten(z0)
     for _ in range(40):
         z = (z + flatten(start.evaluate(unflatten(z, z0)))) / 2

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
-from properties.cells import BATCH, KINDS, NAMES, case, jacobian, norms
+from properties.cells import BATCH, KINDS, NAMES, case, jacobian, norms, sigma
 from torch import Tensor
 
 from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, Picard, Solution, Status
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
 CASES = [(*pair, precision) for pair in NAMES for precision in KINDS[pair[0]].precisions]
 each_case = pytest.mark.parametrize(("name", "stage", "precision"), CASES)
 each_cell = pytest.mark.parametrize(("name", "stage"), NAMES)
-# Half precision has fewer digits to be wrong in.
-BUDGETS = {"float64": (5, 10, 20, 30, 60), "float32": (5, 10, 20, 30, 60), "autocast": (10, 40), "bfloat16": (10, 40)}
-TOLERANCES = {"float64": (1e-4,), "float32": (1e-1, 1e-2, 1e-3, 1e-4), "autocast": (1e-1,), "bfloat16": (1e-1,)}
+# Most in single precision, which is what is used, and what errors grow fast in.
+BUDGETS = {"float64": (20, 60), "float32": (5, 10, 20, 30, 60), "autocast": (25,), "bfloat16": (25,)}
+TOLERANCES = {"float64": (1e-6,), "float32": (1e-1, 1e-2, 1e-3, 1e-4), "autocast": (1e-1,), "bfloat16": (1e-1,)}
 NOISE = 4
 """In epsilons of ‖u‖ (1 + ‖J‖), what rounding may add to a residual."""
 
@@ -31,6 +31,7 @@ class System:
     point: Linearization
     g: Tensor
     J: Tensor
+    sigma: Tensor
     eps: float
     spent: list[int] = field(default_factory=list)
 
@@ -56,7 +57,7 @@ class System:
 
     def noise(self, u: Tensor) -> Tensor:
         """Return what rounding may add to that."""
-        return NOISE * self.eps * norms(u) * (1 + torch.linalg.matrix_norm(self.J, 2)) / norms(self.g)
+        return NOISE * self.eps * norms(u) * (1 + self.sigma) / norms(self.g)
 
 
 @functools.cache
@@ -67,7 +68,8 @@ def system(name: str, stage: str, precision: str) -> System:
     g = torch.randn(BATCH, cell.dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     # Of very different sizes, as gradients are: nothing may depend on them.
     g = (g * torch.tensor([[1.0], [1e-6], [1e4]])).to(layout.dtype)
-    return System(point=point, g=g, J=jacobian(name, stage, precision), eps=cell.eps)
+    J, norm = jacobian(name, stage, precision), sigma(name, stage, precision)
+    return System(point=point, g=g, J=J, sigma=norm, eps=cell.eps)
 
 
 def check_status(solution: Solution, solver, noise: Tensor) -> None:
@@ -159,7 +161,10 @@ OTHERS = {"picard": Picard, "anderson": Anderson, "broyden": Broyden, "newton": 
 @each_case
 def test_other_solvers_relative_to_the_image(name, stage, precision, solver):
     linear = system(name, stage, precision)
-    for options in ({"max_evals": 7, "tol": 0}, {"max_evals": 25, "tol": 1e-2}):
+    limits = [{"max_evals": 20, "tol": 1e-2}]
+    if precision == "float32":
+        limits.append({"max_evals": 7, "tol": 0})
+    for options in limits:
         u, solution = linear.solve(solver(**options))
         image = norms(linear.image(u)) / norms(linear.g)
         true, noise = linear.residual(u) / image, linear.noise(u) / image
