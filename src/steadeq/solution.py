@@ -72,7 +72,7 @@ class Solution:
         >>> bool(solution.converged.all())
         True
         >>> print(solution)
-        Solution(2 of 2 samples converged in 5 evaluations, largest residual 1.9e-04)
+        Solution(2 of 2 samples converged in 5 evaluations, largest residual 7.8e-05)
     """
 
     value: Any

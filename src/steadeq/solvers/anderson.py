@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from .base import AbstractSolver, Rule, check_count, check_fraction
@@ -59,9 +58,7 @@ class _AndersonRule(Rule):
         capacity = min(solver.memory - 1, solver.max_evals - 2, z.shape[1])
         self._capacity, self._mixing = capacity, solver.mixing
         self._dg, self._df, self._gram = History(capacity), History(capacity), Table(capacity)
-        self._ridge = Diagonals(1.0, solver.ridge, capacity, z)
-        # Keeps the system of a cleared row, whose table is zero, solvable; its solution is zero.
-        self._tiny = Diagonals(0.0, torch.finfo(z.dtype).tiny, capacity, z)
+        self._ridge = Diagonals(1.0, solver.ridge, capacity, z) if solver.ridge else None
         self._last = LastEvaluation()
 
     def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
@@ -81,7 +78,7 @@ class _AndersonRule(Rule):
         dg, df, size = self._dg.columns, self._df.columns, len(self._dg)
         row = products(dg, newest)
         gram = self._gram.write(self._dg.slot, size, row=row, column=row)
-        system = torch.addcmul(self._tiny[size], gram, self._ridge[size])
+        system = gram if self._ridge is None else gram * self._ridge[size]
         weights = solve_gram(system, products(dg, g), self._dg.slot)
         following = combine(fz, weights, df, scale=-1.0)
         if self._mixing == 1:

@@ -156,7 +156,8 @@ def solve_gram(gram: Tensor, right: Tensor, newest: int) -> Tensor:
     """Solve (B, m, m) systems of inner products of columns, leaving out columns that depend on newer ones.
 
     A column counts as dependent where what is left of it, once newer columns are projected out, is close to what
-    rounding makes of the inner products. Its weight is zero, as is every weight of a row that is not finite.
+    rounding makes of the inner products, or where it is zero. Its weight is zero and has no derivative, as is every
+    weight of a row that is not finite.
 
     Args:
         gram: Inner products of the columns with each other, in the order of slots.
@@ -180,8 +181,9 @@ def solve_gram(gram: Tensor, right: Tensor, newest: int) -> Tensor:
 
 def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int, least: float) -> Tensor:
     size = gram.shape[1]
-    lengths = gram.diagonal(dim1=1, dim2=2).sqrt()
-    scales = torch.where(lengths > 0, 1 / lengths, 0)
+    squares = gram.diagonal(dim1=1, dim2=2)
+    # Divisions are by one where they are not used, as otherwise their derivatives would be NaN.
+    scales = torch.where(squares > 0, torch.where(squares > 0, squares, 1).rsqrt(), 0)
     cosines = gram * scales.unsqueeze(1) * scales.unsqueeze(2)
     rest, kept = cosines, torch.zeros_like(scales)
     for age in range(size):
@@ -189,7 +191,7 @@ def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int, least: fl
         pivot = rest[:, slot, slot]
         is_kept = pivot > least
         kept[:, slot] = is_kept.to(kept)
-        inverse = torch.where(is_kept, 1 / pivot, 0)
+        inverse = is_kept / torch.where(is_kept, pivot, 1)
         rest = rest - rest[:, :, slot, None] * rest[:, None, slot] * inverse[:, None, None]
     system = cosines * kept.unsqueeze(1) * kept.unsqueeze(2) + torch.diag_embed(1 - kept)
     return solve_small(system, right * scales * kept) * scales
