@@ -141,6 +141,27 @@ def test_frobenius_norm_is_close_and_its_interval_covers_the_truth_as_often_as_i
     assert ((estimate.value - exact) / exact).abs().mean() < 0.1
 
 
+@pytest.mark.parametrize("probe", ["rademacher", "gaussian"])
+@pytest.mark.parametrize("num_probes", [2, 4, 16])
+@pytest.mark.parametrize("rank", [1, 3, 40])
+def test_intervals_of_the_frobenius_norm_have_their_rate_at_every_rank(rank, num_probes, probe):
+    M = torch.randn(40, rank, dtype=torch.float64) @ torch.randn(rank, 40, dtype=torch.float64)
+    z = torch.zeros(2000, 40, dtype=M.dtype)
+    estimate = frobenius_norm(lambda z: z @ M.T, z, num_probes=num_probes, probe=probe)
+    covered = ((estimate.value - torch.linalg.matrix_norm(M)).abs() <= estimate.error).double().mean()
+    # Two standard errors of the count below the nominal rate, and not far above it.
+    assert 0.94 <= covered <= 0.99
+
+
+def test_a_zero_jacobian_has_norm_and_error_zero():
+    estimate = frobenius_norm(lambda z: 0 * z, torch.ones(2, 3), num_probes=4)
+    assert estimate.value.tolist() == estimate.error.tolist() == [0, 0]
+
+
+def test_a_jacobian_of_nan_has_an_infinite_error():
+    assert frobenius_norm(lambda z: math.nan * z, torch.ones(1, 3)).error.isinf().all()
+
+
 def test_a_single_probe_says_that_its_error_is_unknown():
     M = matrices()
     assert frobenius_norm(linear, torch.zeros(4, 12, dtype=M.dtype), M, num_probes=1).error.isinf().all()

