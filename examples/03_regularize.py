@@ -50,13 +50,13 @@ def train(jacobian_weight):
         z, solution = layer(torch.zeros(1024, 24), x)
         accuracy = (head(z).argmax(1) == y).float().mean().item()
     norm = frobenius_norm(layer.cell, z, x).value.square().mean().item() / 24
-    rho = spectral_radius(layer.cell, z[:64], x[:64]).value.mean().item()
-    return accuracy, solution.residual.mean().item(), norm, rho
+    rho = spectral_radius(layer.cell, z[:64], x[:64])
+    return accuracy, solution.residual.mean().item(), norm, rho.value.mean().item(), rho.error.mean().item()
 
 
 print("gamma   accuracy   residual at 6 evaluations   ‖J‖²_F / d   spectral radius")
 results = {}
 for gamma in (0.0, 2.0):
-    results[gamma] = accuracy, residual, norm, rho = train(gamma)
-    print(f"{gamma:5.1f} {accuracy:10.1%} {residual:27.1e} {norm:12.3f} {rho:17.3f}")
+    results[gamma] = accuracy, residual, norm, rho, error = train(gamma)
+    print(f"{gamma:5.1f} {accuracy:10.1%} {residual:27.1e} {norm:12.3f} {rho:9.3f} ± {error:.3f}")
 assert results[2.0][2] < 0.7 * results[0.0][2], "the penalty should lower the Jacobian norm"

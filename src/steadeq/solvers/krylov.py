@@ -85,6 +85,24 @@ class Arnoldi:
         torch.div(rest, length.unsqueeze(1), out=self._vectors[self.size])
         return along, norm
 
+    def restart(self, kept: Tensor) -> None:
+        """Shrink the space to an invariant part, so that it can grow again within its capacity (Krylov-Schur).
+
+        Args:
+            kept: (B, size, fewer) orthonormal columns that span an invariant subspace of the square part of the
+                Hessenberg matrix; columns of zeros stand for none. The matrix stays that of the operator in the basis,
+                but is full in its first columns.
+        """
+        hessenberg = self.hessenberg.to(kept)
+        square, last = hessenberg[:, : self.size], hessenberg[:, self.size :]
+        columns = torch.cat([kept.mT @ square @ kept, last @ kept], dim=1).to(self._basis)
+        size, newest = kept.shape[2], self.newest.clone()
+        self._basis[:, :size] = kept.mT.to(self._basis) @ self._basis[:, : self.size]
+        self._vectors[size].copy_(newest)
+        self._columns = list(columns.unbind(2))
+        self._norms = [torch.zeros_like(self.norm)] * size
+        self.size = size
+
     def least_norm(self) -> Tensor:
         """Return the least positive entry below the diagonal so far, by which rounding errors were magnified."""
         norms = torch.stack([torch.ones_like(self.norm), *self._norms[:-1]])
