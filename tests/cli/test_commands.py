@@ -289,7 +289,8 @@ def test_evaluate_leaves_the_training_alone(run, capfd):
 
 def test_analyze_writes_numbers_for_every_sample_and_figures(run, capfd):
     output = succeed(capfd, "analyze", "run", "--num-samples", "5", "--max-products", "8")
-    result = json.loads((run / "analysis.json").read_text())
+    # JSON has no infinity, which an error may be.
+    result = json.loads((run / "analysis.json").read_text(), parse_constant=pytest.fail)
     assert result["num_samples"] == 5
     for values in (result["num_evals"], result["jacobian_norm"], result["spectral_radius"]["values"]):
         assert len(values) == 5

@@ -195,6 +195,10 @@ def test_figures_7_to_9_are_judged_by_the_numbers():
     assert outcomes(figure7.judge(radii(2.0, 5.0, 0.5))) == [True] * 3
     assert outcomes(figure7.judge(radii(0.5, 0.4, 2.0))) == [False] * 3
 
+    known = {"spectral_radius_error": 0.02, "spectral_radius_unknown": 0.0}
+    (first, *_) = figure7.judge([{**row, **known} for row in radii(2.0, 5.0, 0.5)])
+    assert "0.50 ± 0.00 (error 0.02) against 2.00 ± 0.00 (error 0.02)" in first.evidence
+
     def evals(*values):
         names = (POST, WEIGHT_DECAY, POST_JR)
         return [entry(name, train_evals=value) for name, value in zip(names, values, strict=True)]

@@ -81,6 +81,25 @@ def test_the_spectral_radius_has_a_line_at_one(tmp_path):
     assert low < 0.8 < 1.0 < high
 
 
+def test_the_spectral_radius_has_bars_where_its_error_was_recorded(tmp_path):
+    folder = write_run(tmp_path / "a")
+    assert not radius_curves(group_runs(read(folder))).axes[0].containers
+    append(folder, event="evaluation", step=41, spectral_radius=0.9, spectral_radius_error=0.05)
+    append(folder, event="evaluation", step=42, spectral_radius=0.9, spectral_radius_error=None)
+    (bars,) = radius_curves(group_runs(read(folder))).axes[0].containers
+    (segment,) = bars[2][0].get_segments()
+    assert segment.tolist() == [[41, pytest.approx(0.85)], [41, pytest.approx(0.95)]]
+
+
+def test_a_sample_whose_error_is_unknown_has_a_hollow_mark():
+    content = analysis()
+    content["spectral_radius"]["errors"][2] = None
+    lines = spectral_radius_figure(content).axes[0].lines
+    (hollow,) = (line for line in lines if list(line.get_xdata()) == [3])
+    assert hollow.get_fillstyle() == "none"
+    assert hollow.get_ydata().tolist() == [content["spectral_radius"]["values"][2]]
+
+
 def test_a_run_without_records_has_no_curves(tmp_path):
     assert curve_sections(group_runs(read(write_run(tmp_path / "a", stop_at=0)))) == []
 

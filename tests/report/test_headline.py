@@ -1,9 +1,10 @@
 from statistics import mean, stdev
 
 import pytest
-from report.folders import read, write_evaluation, write_run
+from report.folders import append, read, write_evaluation, write_run
 
 from steadeq.report import group_runs
+from steadeq.report.comparison import compare_groups
 from steadeq.report.headline import compared_split, headlines
 
 
@@ -51,6 +52,21 @@ def test_a_smaller_error_is_better(tmp_path):
 @pytest.mark.parametrize("recipes", [("digits",), ("digits-jr",), ("digits", "synthetic-jr")])
 def test_nothing_is_said_without_a_pair(tmp_path, recipes):
     assert paragraphs(*(write_run(tmp_path / name, recipe=name) for name in recipes)) == []
+
+
+def test_the_error_of_a_radius_is_said_where_it_was_recorded(tmp_path):
+    folders = write_run(tmp_path / "a"), write_run(tmp_path / "b", recipe="digits-jr")
+    (text,) = paragraphs(*folders)
+    assert "radius of the Jacobian is 0.80 against 0.80: " in text
+    for folder, error, unknown in zip(folders, (None, 0.02), (1.0, 0.25), strict=True):
+        record = {"spectral_radius": 0.8, "spectral_radius_error": error, "spectral_radius_unknown": unknown}
+        append(folder, event="evaluation", step=41, accuracy=0.9, **record)
+    groups = group_runs(read(*folders))
+    (text,) = headlines(groups, compared_split(groups))
+    assert "is 0.80 (error 0.02, 25% unknown) against 0.80 (error unknown): " in text
+    table = compare_groups(groups, "validation")
+    cells = [row.cells[table.columns.index("ρ(J)")].text for row in table.rows]
+    assert cells == ["0.800 (error unknown)", "0.800 (error 0.02, 25% unknown)"]
 
 
 def test_unfinished_runs_make_it_preliminary(tmp_path):

@@ -403,6 +403,8 @@ def test_the_spectrum_of_a_scalar_state_is_its_derivative():
     assert measured["spectral_radius"] == pytest.approx(float(slopes.mean()), rel=1e-3)
     assert measured["spectral_radius_max"] == pytest.approx(float(slopes.max()), rel=1e-3)
     assert measured["jacobian_norm"] == pytest.approx(float(slopes.square().mean()), rel=1e-3)
+    assert measured["spectral_radius_error"] < 1e-3
+    assert measured["spectral_radius_unknown"] == 0
 
 
 # Precision, seeds, compilation

@@ -106,6 +106,14 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _row(name: str, values: Sequence[float], errors: Sequence[float] | None = None) -> list[str]:
+def _row(name: str, values: Sequence[float], errors: Sequence[float | None] | None = None) -> list[str]:
     numbers = [f"{value:.4g}" for value in (mean(values), min(values), max(values))]
-    return [name, *numbers, "" if errors is None else f"{mean(errors):.1e}"]
+    return [name, *numbers, "" if errors is None else _error(errors)]
+
+
+def _error(errors: Sequence[float | None]) -> str:
+    known = [error for error in errors if error is not None]
+    if not known:
+        return "unknown"
+    text = f"{mean(known):.1e}"
+    return text if len(known) == len(errors) else f"{text}, {len(errors) - len(known)} unknown"

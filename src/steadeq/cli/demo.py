@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..experiments.demo import Row, run_demo
 from ..report import RunSummary, write_report
+from ..report.notation import error_note
 from ..train.display import choose_display
 from .arguments import parse
 from .evaluate import format_metric
@@ -65,7 +66,7 @@ def _print(rows: Sequence[Row]) -> None:
                 format_metric(metric, row.small_score),
                 f"{row.residual:.1e}",
                 f"{row.jacobian_norm:.3f}",
-                f"{row.spectral_radius:.2f}",
+                f"{row.spectral_radius:.2f}{error_note(row.spectral_radius_error, row.spectral_radius_unknown)}",
                 f"{row.seconds_per_step * 1e3:.1f}",
             ]
             for row in mine

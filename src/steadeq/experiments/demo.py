@@ -49,6 +49,10 @@ class Row:
     residual: float
     jacobian_norm: float
     spectral_radius: float
+    spectral_radius_error: float | None
+    """Mean over the samples where it is known."""
+    spectral_radius_unknown: float | None
+    """Share of samples where it is not."""
     seconds_per_step: float
 
 
@@ -142,5 +146,7 @@ def _row(study: Study, name: str, run: Run, evaluation: dict[str, Any], plain_ev
         residual=own["forward_residual"],
         jacobian_norm=last["jacobian_norm"],
         spectral_radius=last["spectral_radius"],
+        spectral_radius_error=last.get("spectral_radius_error"),
+        spectral_radius_unknown=last.get("spectral_radius_unknown"),
         seconds_per_step=sorted(steps)[len(steps) // 2],
     )

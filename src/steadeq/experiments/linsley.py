@@ -18,6 +18,7 @@ from ..jacobian import frobenius_norm, jacobian_penalty, linearize
 from ..models import ConvDEQ, Equilibrium
 from ..recipes.budget import with_budget
 from ..recipes.registry import Scale
+from ..report.notation import error_note
 from ..report.style import HEIGHT, WIDTH, look, new_axes, styled, use_log_scale
 from ..solution import ConvergenceWarning
 from ..solvers import Anderson, Picard
@@ -47,6 +48,8 @@ _MEASURES = (
     "column_penalty",
     "largest_sum",
     "spectral_radius",
+    "spectral_radius_error",
+    "spectral_radius_unknown",
     "jacobian_norm",
     "residual",
     "anderson_evals",
@@ -122,10 +125,12 @@ def measure_counterexample(num_steps: int = 10) -> dict[str, Any]:
         distances.append(float(torch.linalg.vector_norm(z - z_star)))
         z = f(z)
     generator = torch.Generator().manual_seed(0)
+    radius = spectral_radius(f, z_star, generator=generator)
     return {
         # Zero at every λ >= 0, also at the strictest.
         "column_penalty": float(column_penalty(column_sums(f, z_star), level=0.0)),
-        "spectral_radius": float(spectral_radius(f, z_star, generator=generator).value),
+        "spectral_radius": float(radius.value),
+        "spectral_radius_error": float(radius.error),
         "frobenius_norm": float(frobenius_norm(f, z_star, num_probes=200, generator=generator).value),
         "distances": distances,
     }
@@ -196,14 +201,17 @@ def measure(model: ConvDEQ, splits: data.Splits) -> tuple[dict[str, float], list
         z, inputs, cell = equilibrium.z[:32], [tensor[:32] for tensor in equilibrium.inputs], model.layer.cell
         sums = column_sums(cell, z, *inputs)
         generator = torch.Generator().manual_seed(0)
-        radius = spectral_radius(cell, z, *inputs, generator=generator).value
+        radius = spectral_radius(cell, z, *inputs, generator=generator)
         norm = frobenius_norm(cell, z, *inputs, generator=generator).value
+        is_known = radius.error.isfinite()
     found = {
         "train_loss": float(loss),
         "accuracy": float(is_right.double().mean()),
         "column_penalty": float(column_penalty(sums)),
         "largest_sum": float(sums.max()),
-        "spectral_radius": float(radius.mean()),
+        "spectral_radius": float(radius.value.mean()),
+        "spectral_radius_error": float(radius.error[is_known].mean()) if is_known.any() else None,
+        "spectral_radius_unknown": 1 - float(is_known.double().mean()),
         "jacobian_norm": float(norm.square().mean()) / z[0].numel(),
         "residual": float(stopped.residual.mean()),
         "anderson_evals": float(anderson.num_evals.double().mean()),
@@ -293,12 +301,14 @@ def judge(counterexample: Mapping[str, Any], summary: Sequence[Row]) -> list[Ver
     """
     growth = counterexample["distances"][-1] / counterexample["distances"][0]
     values = counterexample["column_penalty"], counterexample["spectral_radius"]
+    note = error_note(counterexample.get("spectral_radius_error"))
     return [
         Verdict.of(
             "the matrix ((2, -2), (-2, 2)) has L = 0 and yet an eigenvalue of 4, and plain iteration diverges",
             values[0] == 0 and abs(values[1] - 4) < 0.01 and growth > 1e3,
-            f"L {values[0]:g}, spectral radius {values[1]:.4g}, ‖J‖_F {counterexample['frobenius_norm']:.3g} (exact: "
-            f"4); {len(counterexample['distances']) - 1} steps take plain iteration {growth:.3g} times as far away",
+            f"L {values[0]:g}, spectral radius {values[1]:.4g}{note}, ‖J‖_F {counterexample['frobenius_norm']:.3g} "
+            f"(exact: 4); {len(counterexample['distances']) - 1} steps take plain iteration {growth:.3g} times as far "
+            "away",
         ),
         _judge_cell(
             "a penalty on sums of columns does not help a DEQ as that on the Frobenius norm does (digits: less than "

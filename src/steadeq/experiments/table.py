@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..report.notation import error_note
 from .results import tabulate
 
 
@@ -41,11 +42,13 @@ def table(content: Mapping[str, Any], columns: Sequence[Column]) -> str:
 
 
 def show(entry: Mapping[str, Any], measure: str, *, factor: float = 1.0, digits: str = ".3g") -> str:
-    """Return a measure with its spread, as people write it; a dash where there is none.
+    """Return a measure with its spread and its error, as people write it; a dash where there is none.
 
     Example:
         >>> show({"score": 0.482, "score_std": 0.008, "num_seeds": 3}, "score", factor=100, digits=".1f")
         '48.2 ± 0.8'
+        >>> show({"radius": 0.93, "radius_error": 0.02, "num_seeds": 1}, "radius")
+        '0.93 (error 0.02)'
     """
     value = entry[measure]
     if value is None:
@@ -53,7 +56,9 @@ def show(entry: Mapping[str, Any], measure: str, *, factor: float = 1.0, digits:
     text = f"{factor * value:{digits}}"
     # What is the same for all seeds, such as the number of parameters, has no spread.
     has_spread = entry["num_seeds"] > 1 and f"{measure}_std" in entry
-    return f"{text} ± {factor * entry[f'{measure}_std']:{digits}}" if has_spread else text
+    if has_spread:
+        text += f" ± {factor * entry[f'{measure}_std']:{digits}}"
+    return text + error_note(entry.get(f"{measure}_error"), entry.get(f"{measure}_unknown"))
 
 
 def _cell(entry: Mapping[str, Any], column: Column) -> str:

@@ -26,19 +26,18 @@ def spectral_radius_figure(analysis: Mapping[str, Any]) -> Figure | None:
     with styled():
         figure, axes = new_axes("sample, in order of ρ(J)", "spectral radius ρ(J)")
         axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
-        bars = errors[order] if len(errors) == len(values) else np.zeros(len(values))
-        handles: list[Any] = [
-            axes.errorbar(
-                rank,
-                values[order],
-                yerr=np.nan_to_num(np.maximum(bars, 0)),
-                fmt="o",
-                color=BLUE,
-                markersize=4.5,
-                elinewidth=1,
-            )
-        ]
-        labels = ["Arnoldi, with its error"]
+        bars = np.maximum(errors[order], 0) if len(errors) == len(values) else np.full(len(values), np.nan)
+        known = np.isfinite(bars)
+        handles: list[Any] = []
+        labels: list[str] = []
+        if known.any():
+            look = {"fmt": "o", "color": BLUE, "markersize": 4.5, "elinewidth": 1}
+            handles.append(axes.errorbar(rank[known], values[order][known], yerr=bars[known], **look))
+            labels.append("Arnoldi, with its error")
+        if not known.all():
+            hollow = {"color": BLUE, "markersize": 4.5, "fillstyle": "none"}
+            handles += axes.plot(rank[~known], values[order][~known], "o", **hollow)
+            labels.append("Arnoldi, error unknown" if len(errors) == len(values) else "Arnoldi")
         if len(rayleigh) == len(values):
             handles += axes.plot(rank, rayleigh[order], "D", color=PALETTE[1], markersize=4, fillstyle="none")
             labels.append("Rayleigh")

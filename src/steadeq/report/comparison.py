@@ -81,7 +81,7 @@ def _cell(
         return Cell(text="not evaluated yet" if name == "score" and group.first.metric == metric else notation.MISSING)
     mean, spread = group.mean(name, split), group.spread(name, split)
     return Cell(
-        text=form(mean),
+        text=form(mean) + group.error_note(name, split),
         spread="" if spread is None or form(spread) == form(0.0) else _spread(spread, mean, form),
         is_best=name == "score" and _is_best(group, groups, split),
     )

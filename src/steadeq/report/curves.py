@@ -52,11 +52,25 @@ def jacobian_figure(groups: Sequence[RunGroup]) -> Figure | None:
 
 
 def spectral_radius_figure(groups: Sequence[RunGroup]) -> Figure | None:
-    """Show the mean spectral radius at each evaluation, with a line at 1."""
+    """Show the mean spectral radius at each evaluation with its error as bars, and a line at 1."""
     bands = [curve(group, "evaluation", "spectral_radius") for group in groups]
     figure = _plot(groups, bands, ylabel="spectral radius ρ(J)")
     if figure is not None:
         axes = figure.axes[0]
+        for index, (group, band) in enumerate(zip(groups, bands, strict=True)):
+            errors = curve(group, "evaluation", "spectral_radius_error")
+            known = np.isin(band.x, errors.x)
+            bars = errors.mean[np.isin(errors.x, band.x)]
+            if known.any():
+                axes.errorbar(
+                    band.x[known],
+                    band.mean[known],
+                    yerr=bars,
+                    linestyle="none",
+                    elinewidth=1,
+                    capsize=2,
+                    color=look(index)["color"],
+                )
         low, high = axes.get_ylim()
         axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
         axes.set_ylim(max(min(low, 0.9), 0), max(high, 1.1))
@@ -199,7 +213,8 @@ def curve_sections(groups: Sequence[RunGroup]) -> list[Section]:
         (
             spectral_radius_figure(groups),
             "Spectral radius",
-            "Below the line at 1, plain fixed-point iteration converges near the equilibrium.",
+            "Below the line at 1, plain fixed-point iteration converges near the equilibrium. Bars are errors of the "
+            "estimate, over samples where they are known.",
         ),
         (memory_figure(groups), "Peak memory", "Of the GPU, or of the whole process on a CPU."),
     )

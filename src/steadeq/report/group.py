@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ..train.serialization import to_dict
-from .notation import average, spread
+from .notation import average, error_note, spread
 from .summary import RunSummary, Split
 
 _SHORT = {"jacobian.weight": "γ", "jacobian.probability": "p", "forward.max_evals": "budget"}
@@ -39,6 +39,13 @@ class RunGroup:
     def mean(self, name: str, split: Split) -> float | None:
         """Return the mean of a number over the runs that have it."""
         return average(self.values(name, split))
+
+    def error_note(self, name: str, split: Split) -> str:
+        """Return the error of a number that was estimated, as text; nothing where there is none."""
+        numbers = self.first.numbers(split)
+        if f"{name}_error" not in numbers:
+            return ""
+        return error_note(self.mean(f"{name}_error", split), self.mean(f"{name}_unknown", split))
 
     def spread(self, name: str, split: Split) -> float | None:
         """Return the standard deviation of a number over the runs that have it."""

@@ -55,8 +55,9 @@ def compare(regularized: RunGroup, plain: RunGroup, split: Split) -> str:
     if radii[0] is not None and radii[1] is not None:
         paces = [_pace(radius) for radius in radii[:2] if radius is not None]
         sentences.append(
-            f"The spectral radius of the Jacobian is {notation.number(radii[0], 2)} against "
-            f"{notation.number(radii[1], 2)}: plain iteration "
+            f"The spectral radius of the Jacobian is {notation.number(radii[0], 2)}"
+            f"{regularized.error_note('spectral_radius', split)} against {notation.number(radii[1], 2)}"
+            f"{plain.error_note('spectral_radius', split)}: plain iteration "
             + (
                 f"{paces[0]} with both."
                 if paces[0] == paces[1]

@@ -32,6 +32,22 @@ def _scientific(value: float, digits: int) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def error_note(error: float | None, unknown: float | None = None) -> str:
+    """Return what follows a number that was estimated: its error, and for which share of samples that is not known.
+
+    Nothing follows where no error was recorded.
+
+    Example:
+        >>> error_note(0.0213), error_note(0.0213, 0.25), error_note(None, 1.0), error_note(None)
+        (' (error 0.02)', ' (error 0.02, 25% unknown)', ' (error unknown)', '')
+    """
+    if unknown is not None and unknown >= 1:
+        return " (error unknown)"
+    if error is None or not math.isfinite(error):
+        return ""
+    return f" (error {number(error, 1)}, {unknown:.0%} unknown)" if unknown else f" (error {number(error, 1)})"
+
+
 def score(value: float | None, metric: str) -> str:
     """Return a task's metric: accuracies, which are stored as fractions, in percent.
 

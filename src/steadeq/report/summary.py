@@ -154,7 +154,8 @@ class RunSummary:
         """Return the numbers that runs are compared by.
 
         `score`, `evals` and `residual` are of a split, at the evaluation budget of the config (of evaluation.json, the
-        row nearest below it); `jacobian_norm` and `spectral_radius` are of the latest evaluation on validation data;
+        row nearest below it); `jacobian_norm` and `spectral_radius`, with its error and for which share of samples that
+        is not known, are of the latest evaluation on validation data;
         `forward_evals` and `backward_evals` are means over all steps of training.
         """
         row = self._latest_evaluation() if split == "validation" else self._test_row()
@@ -176,6 +177,8 @@ class RunSummary:
         return {
             "jacobian_norm": _finite(latest.get("jacobian_norm")),
             "spectral_radius": _finite(latest.get("spectral_radius")),
+            "spectral_radius_error": _finite(latest.get("spectral_radius_error")),
+            "spectral_radius_unknown": _finite(latest.get("spectral_radius_unknown")),
             "forward_evals": self._mean("forward_evals"),
             "backward_evals": self._mean("backward_evals"),
             "seconds_per_step": per_step,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..data import AbstractDataset
 from ..jacobian import frobenius_norm
@@ -56,10 +58,10 @@ def analyze(
         "converged": float(solution.converged.double().mean()),
         "spectral_radius": {
             "values": radius.value.tolist(),
-            "errors": radius.error.tolist(),
+            "errors": _known(radius.error),
             "rayleigh": rayleigh.value.tolist(),
         },
-        "operator_norm": {"values": largest.value.tolist(), "errors": largest.error.tolist()},
+        "operator_norm": {"values": largest.value.tolist(), "errors": _known(largest.error)},
         "jacobian_norm": (norm.value.square() / dim).tolist(),
         "residual_curve": {
             "mean": trace.mean(dim=1).tolist(),
@@ -68,3 +70,8 @@ def analyze(
         },
         "num_evals": solution.num_evals.tolist(),
     }
+
+
+def _known(errors: Tensor) -> list[float | None]:
+    """Return errors as JSON can hold them: None where they are infinite."""
+    return [error if math.isfinite(error) else None for error in errors.tolist()]
