@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from steadeq import Anderson, spectral_radius
 import steadeq.recipes  # noqa: F401 (classes of configs)
+from steadeq import Anderson, spectral_radius
 from steadeq.experiments.entries import measure
 from steadeq.models import AbstractEquilibriumModel
 from steadeq.train import Run
