@@ -115,7 +115,8 @@ class Evaluator:
     ) -> dict[str, float]:
         """Return ‖J‖²_F / d and the spectral radius, by Arnoldi and as the paper does, as means over the first samples.
 
-        The error of the radius is the mean over samples where it is known, next to the share of those where it is not.
+        The error of the radius is the mean over samples where it is known, if there are any, next to the share of those
+        where it is not.
         Every process measures the same samples, as they are few.
         """
         device = self.process.device
@@ -133,11 +134,12 @@ class Evaluator:
         rayleigh = spectral_radius(cell, z, *equilibrium.inputs, method="rayleigh", **options)
         model.train(was_training)
         is_known = radius.error.isfinite()
+        error = {"spectral_radius_error": float(radius.error[is_known].mean())} if is_known.any() else {}
         return {
             "jacobian_norm": float(norm.value.square().mean()) / dim,
             "spectral_radius": float(radius.value.mean()),
             "spectral_radius_max": float(radius.value.max()),
-            "spectral_radius_error": float(radius.error[is_known].mean()),
+            **error,
             "spectral_radius_unknown": 1 - float(is_known.double().mean()),
             "spectral_radius_rayleigh": float(rayleigh.value.mean()),
         }
