@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -105,7 +106,8 @@ def check_ladder(linear: System, solvers: list[GMRES]) -> None:
         assert (true <= 1.001 * before + noise).all(), solver
         assert (true <= 1 + noise).all(), solver
         check_status(solution, solver, noise)
-        before = true
+        # A u that is smaller and as good, as far as rounding tells, may take the place of a larger one.
+        before = true + noise
 
 
 @each_case
@@ -152,6 +154,53 @@ def least_residual(linear: System, num_products: int, memory: int) -> tuple[Tens
             break
         num_products -= count
     return norms(rest) / norms(linear.g), u
+
+
+def rotated(eigenvalues: list[float], n: int = 12) -> Tensor:
+    """Return matrices with some eigenvalues, the last of them as often as it takes."""
+    values = torch.tensor(eigenvalues + [eigenvalues[-1]] * (n - len(eigenvalues)), dtype=torch.float64)
+    Q = torch.linalg.qr(torch.randn(BATCH, n, n, generator=torch.Generator().manual_seed(5), dtype=torch.float64))[0]
+    return Q @ torch.diag(values) @ Q.mT
+
+
+EYE = torch.eye(12, dtype=torch.float64).expand(BATCH, -1, -1)
+# Where I - J has no inverse, the last product of a Krylov space brings a column that depends on the others.
+SINGULAR = {
+    "I": EYE,
+    "zero": 0 * EYE,
+    "an eigenvalue 1": rotated([1.0, 0.5, -0.3, 0.2]),
+    "half of them 1": rotated([0.7, 0.6, 0.5, 0.3, 0.2, 1.0]),
+    "almost 1": rotated([1 - 1e-7, 0.5, -0.3, 0.2]),
+    "a rotation": EYE - EYE.roll(1, dims=1),
+    "two steps and 1": rotated([-1.0, 1.0]),
+    "nilpotent": EYE - torch.diag(torch.ones(11, dtype=torch.float64), 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", SINGULAR)
+def test_gmres_where_the_system_is_singular(name, dtype):
+    J = SINGULAR[name].to(dtype)
+    g = torch.randn(BATCH, 12, generator=torch.Generator().manual_seed(6), dtype=torch.float64).to(dtype)
+    linear = System(
+        point=SimpleNamespace(vjp=lambda u: torch.einsum("bij,bi->bj", J, u)),
+        g=g,
+        J=J.double(),
+        sigma=torch.linalg.matrix_norm(J.double(), 2),
+        eps=torch.finfo(dtype).eps,
+    )
+    for memory in (30, 4):
+        check_ladder(
+            linear, [GMRES(max_evals=budget, tol=0, memory=memory) for budget in (1, 2, 3, 4, 5, 8, 12, 13, 25)]
+        )
+    # Nor is it worse once rounding is counted: no u is made huge for a residual that is hardly smaller.
+    short, long = (linear.solve(GMRES(max_evals=budget, tol=0, memory=30))[0] for budget in (5, 12))
+    assert (linear.residual(long) + linear.noise(long) <= 1.1 * (linear.residual(short) + linear.noise(short))).all()
+    for tol in (1e-1, 1e-4):
+        solver = GMRES(max_evals=25, tol=tol, memory=25)
+        u, solution = linear.solve(solver)
+        check_status(solution, solver, linear.noise(u))
+        assert (linear.residual(u) <= 1.01 * tol + linear.noise(u))[solution.converged].all()
 
 
 OTHERS = {"picard": Picard, "anderson": Anderson, "broyden": Broyden, "newton": NewtonKrylov}

@@ -79,11 +79,11 @@ class GMRES(AbstractSolver):
                 progress.record(counts[progress.num_evals].expand(b.shape[0], 1), residual.expand(2, -1))
             used = (progress.values()[:, 0].long() - num_before).clamp(min=0)
             weights, rest, kept = least.minimize(used)
-            threshold = (2 * progress.residuals()).clamp(min=max(self.tol, 100 * eps))
+            threshold = (1.01 * progress.residuals()).clamp(min=max(self.tol, 100 * eps))
             is_broken = (used > 0) & ~(kept <= threshold)
             if bool(is_broken.any()):
-                # The last column made the system singular up to rounding; what came before it stands.
-                weights, rest, kept = least.minimize(torch.where(is_broken, used - 1, used))
+                # Late columns may have made the system singular up to rounding; what came before them stands.
+                weights, rest, kept = least.minimize_safely(used)
             u = combine(u, weights, space.basis[:, : space.size])
         solution = progress.conclude()
         # The residual that u has, where it is not the one that the recurrence promised.

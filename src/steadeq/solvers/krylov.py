@@ -144,7 +144,7 @@ class LeastResidual:
     def __init__(self, space: Arnoldi) -> None:
         self._space = space
         self._normals = [torch.ones_like(space.norm).unsqueeze(1)]
-        self._residual = space.norm
+        self._residuals = [space.norm]
 
     def extend(self, along: Tensor, norm: Tensor) -> Tensor:
         """Take in a new Hessenberg column of the operator; return the (B,) norm of the least residual."""
@@ -157,8 +157,8 @@ class LeastResidual:
         else:
             cosine, sine = rotation(normal, last, along, norm, self._space.least_norm())
         self._normals.append(torch.cat([normal * cosine.unsqueeze(1), sine.unsqueeze(1)], dim=1))
-        self._residual = self._residual * cosine
-        return self._residual
+        self._residuals.append(self._residuals[-1] * cosine)
+        return self._residuals[-1]
 
     def minimize(self, used: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Find the minimizer over the first columns of each sample.
@@ -177,6 +177,31 @@ class LeastResidual:
         rest = weighted_sum(rest_weights, self._space.basis)
         rounding = 4 * torch.finfo(rest.dtype).eps * torch.linalg.vector_norm(weights, dim=1)
         return weights, rest, torch.linalg.vector_norm(rest, dim=1) + rounding
+
+    def minimize_safely(self, used: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Find the minimizer over at most the first columns of each sample, as many as leave the least.
+
+        Of a nearly singular system more columns may leave more than fewer do, once rounding is counted.
+
+        Args:
+            used: (B,) int64: the most columns for each sample.
+
+        Returns:
+            What `minimize` returns.
+        """
+        weights, rest, kept = self.minimize(used)
+        residuals = torch.stack(self._residuals, dim=1)
+        while bool((used > 0).any()):
+            used = (used - 1).clamp(min=0)
+            # So few columns, or fewer, leave at least what the recurrence promises for them.
+            if bool((kept <= residuals.take_along_dim(used[:, None], dim=1)[:, 0]).all()):
+                break
+            fewer_weights, fewer_rest, fewer_kept = self.minimize(used)
+            is_better = ~(kept <= fewer_kept)
+            weights = torch.where(is_better[:, None], fewer_weights, weights)
+            rest = torch.where(is_better[:, None], fewer_rest, rest)
+            kept = torch.where(is_better, fewer_kept, kept)
+        return weights, rest, kept
 
 
 def minimize_residual(hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
