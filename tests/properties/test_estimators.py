@@ -66,7 +66,7 @@ def measured(name: str, stage: str, precision: str, max_products: int | None = N
 @each_case
 def test_all_three_are_ordered_and_close_to_the_truth(name, stage, precision):
     # The default budget in single precision, and less in the others.
-    check(measured(name, stage, precision, None if precision == "float32" else 30), 0.03)
+    check(measured(name, stage, precision, None if precision == "float32" else 30), slack=0.03, reach=0.05)
 
 
 @pytest.mark.parametrize("max_products", [10, 20])
@@ -74,10 +74,11 @@ def test_all_three_are_ordered_and_close_to_the_truth(name, stage, precision):
 def test_the_same_with_few_products(name, stage, max_products):
     found = measured(name, stage, "float32", max_products)
     assert max(found.rho.num_products, found.norm.num_products) <= max_products
-    check(found, 0.1)
+    check(found, slack=0.1, reach=0.3)
 
 
-def check(found: Measured, slack: float) -> None:
+def check(found: Measured, *, slack: float, reach: float) -> None:
+    """Check estimates that may miss the truth by some slack beyond their errors, and by some reach in all."""
     rho, norm, frobenius = found.rho, found.norm, found.frobenius
     # Always: Ritz values lie in the numerical range, and Rayleigh quotients of JᵀJ below its largest eigenvalue.
     assert (rho.value <= found.truth["norm"] + found.rounding).all()
@@ -87,6 +88,8 @@ def check(found: Measured, slack: float) -> None:
     # Errors of what starts at random may be too small now and then, but not by far; how often is counted below.
     for kind in ("rho", "norm", "frobenius"):
         assert (found.misses(kind) <= slack).all(), kind
+        value, truth = getattr(found, kind).value, found.truth[kind]
+        assert ((value - truth).abs() <= (0.3 if kind == "frobenius" else reach) * truth + found.rounding).all(), kind
 
 
 @pytest.mark.parametrize("max_products", [None, 20])
