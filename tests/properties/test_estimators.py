@@ -113,6 +113,16 @@ def test_where_they_stop_by_tolerance_they_are_as_close(name, stage):
             assert is_done.all() or value.num_products in (60, cell.dim, 2 * cell.dim)
 
 
+@each_cell
+def test_restarts_lose_nothing(name, stage):
+    cell, truth = case(name, stage), radius(name, stage, "float64")
+    found = estimate(spectral_radius, cell, memory=12, max_products=100, tol=1e-3)
+    is_done = found.error <= 1e-3 * found.value
+    assert ((found.value - truth).abs() <= 2e-3 * truth)[is_done].all()
+    assert ((found.value - truth).abs() <= 0.05 * truth).all()
+    assert (found.value <= sigma(name, stage) * (1 + 1e-12)).all()
+
+
 @pytest.mark.parametrize("method", ["power", "rayleigh"])
 @each_cell
 def test_power_methods_are_what_they_say(name, stage, method):
