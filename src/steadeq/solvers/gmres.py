@@ -79,7 +79,8 @@ class GMRES(AbstractSolver):
                 progress.record(counts[progress.num_evals].expand(b.shape[0], 1), residual.expand(2, -1))
             used = (progress.values()[:, 0].long() - num_before).clamp(min=0)
             weights, rest, kept = least.minimize(used)
-            threshold = (1.01 * progress.residuals()).clamp(min=max(self.tol, 100 * eps))
+            # What rounding adds to a solution up to a hundred times as long as b is nothing to step back for.
+            threshold = (1.01 * progress.residuals() + 400 * eps).clamp(min=self.tol)
             is_broken = (used > 0) & ~(kept <= threshold)
             if bool(is_broken.any()):
                 # Late columns may have made the system singular up to rounding; what came before them stands.
