@@ -84,7 +84,7 @@ class GMRES(AbstractSolver):
             is_broken = (used > 0) & ~(kept <= threshold)
             if bool(is_broken.any()):
                 # Late columns may have made the system singular up to rounding; what came before them stands.
-                weights, rest, kept = least.minimize_safely(used)
+                weights, rest, kept = least.step_back(used, (weights, rest, kept), is_broken)
             u = combine(u, weights, space.basis[:, : space.size])
         solution = progress.conclude()
         # The residual that u has, where it is not the one that the recurrence promised.

@@ -178,30 +178,34 @@ class LeastResidual:
         rounding = 4 * torch.finfo(rest.dtype).eps * torch.linalg.vector_norm(weights, dim=1)
         return weights, rest, torch.linalg.vector_norm(rest, dim=1) + rounding
 
-    def minimize_safely(self, used: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Find the minimizer over at most the first columns of each sample, as many as leave the least.
+    def step_back(
+        self, used: Tensor, found: tuple[Tensor, Tensor, Tensor], is_broken: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Give broken samples the minimizer over as many of their first columns as leave the least.
 
         Of a nearly singular system more columns may leave more than fewer do, once rounding is counted.
 
         Args:
             used: (B,) int64: the most columns for each sample.
+            found: What `minimize` returned for these.
+            is_broken: Samples that are to step back; all others keep what was found.
 
         Returns:
             What `minimize` returns.
         """
-        weights, rest, kept = self.minimize(used)
+        weights, rest, kept = found
         residuals = torch.stack(self._residuals, dim=1)
-        while bool((used > 0).any()):
-            used = (used - 1).clamp(min=0)
+        while True:
+            is_broken, used = is_broken & (used > 0), (used - 1).clamp(min=0)
             # So few columns, or fewer, leave at least what the recurrence promises for them.
-            if bool((kept <= residuals.take_along_dim(used[:, None], dim=1)[:, 0]).all()):
-                break
+            is_broken = is_broken & ~(kept <= residuals.take_along_dim(used[:, None], dim=1)[:, 0])
+            if not bool(is_broken.any()):
+                return weights, rest, kept
             fewer_weights, fewer_rest, fewer_kept = self.minimize(used)
-            is_better = ~(kept <= fewer_kept)
+            is_better = is_broken & ~(kept <= fewer_kept)
             weights = torch.where(is_better[:, None], fewer_weights, weights)
             rest = torch.where(is_better[:, None], fewer_rest, rest)
             kept = torch.where(is_better, fewer_kept, kept)
-        return weights, rest, kept
 
 
 def minimize_residual(hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
