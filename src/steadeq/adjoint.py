@@ -90,7 +90,7 @@ class _LinearAdjoint(AbstractAdjoint):
                 "is an approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled().",
             )
             if attached.requires_grad:
-                _warn_of_forward(solver, solution)
+                _warn("forward", solver, solution)
                 warn_if_random(problem.cell, point, problem.z0, value, solution.residual)
             value = attached
         return value, solution
@@ -124,7 +124,7 @@ class Implicit(_LinearAdjoint):
             u, solution = self.solver.solve_linear(vjp, g)
         else:
             u, solution = self._solve_as_fixed_point(vjp, g)
-        _warn_of_backward(self.solver, solution)
+        _warn("backward", self.solver, solution)
         return u, solution
 
     def _solve_as_fixed_point(self, vjp: Callable[[Tensor], Tensor], g: Tensor) -> tuple[Tensor, Solution]:
@@ -222,26 +222,20 @@ class Unrolled(AbstractAdjoint):
         return value, solution
 
 
-def _warn_of_forward(solver: AbstractSolver, solution: Solution) -> None:
+_ADVICE = {
+    "forward": "its gradients are taken at points that are no equilibria; raise max_evals, loosen tol, or keep the "
+    "cell stable with JacobianRegularizer. print(solution) says how many samples and how far, solution.status which; "
+    "a budget that is meant to be spent has tol=0.",
+    "backward": "its gradients are approximate; raise max_evals of the adjoint's solver, loosen its tol, or keep the "
+    "cell stable with JacobianRegularizer. print(solution.backward) says how many samples and how far.",
+}
+
+
+def _warn(which: str, solver: AbstractSolver, solution: Solution) -> None:
     statuses = _shortcomings(solver, solution)
     if statuses:
         warnings.warn(
-            f"A forward solve by {solver} ended short of its tolerance ({statuses}), and its gradients are taken at "
-            "points that are no equilibria; raise max_evals, loosen tol, or keep the cell stable with "
-            "JacobianRegularizer. print(solution) says how many samples and how far, solution.status which; a budget "
-            "that is meant to be spent has tol=0.",
-            ConvergenceWarning,
-            stacklevel=1,
-        )
-
-
-def _warn_of_backward(solver: AbstractSolver, solution: Solution) -> None:
-    statuses = _shortcomings(solver, solution)
-    if statuses:
-        warnings.warn(
-            f"A backward solve by {solver} ended short of its tolerance ({statuses}), and its gradients are "
-            "approximate; raise max_evals of the adjoint's solver, loosen its tol, or keep the cell stable with "
-            "JacobianRegularizer. print(solution.backward) says how many samples and how far.",
+            f"A {which} solve by {solver} ended short of its tolerance ({statuses}), and {_ADVICE[which]}",
             ConvergenceWarning,
             stacklevel=1,
         )

@@ -30,6 +30,11 @@ class Estimate:
     num_products: int
     """Products with the Jacobian or its transpose that were spent."""
 
+    def mean_error(self) -> tuple[float | None, float]:
+        """Return the mean error over the samples where it is finite, if there are any, and the share of the others."""
+        known = self.error[self.error.isfinite()]
+        return float(known.mean()) if known.numel() else None, 1 - known.numel() / self.error.numel()
+
 
 @outside_of_graphs
 def jacobian_penalty(

@@ -235,3 +235,18 @@ def test_a_gradient_of_zero_has_the_solution_zero_and_leaves_its_neighbors_alone
     assert not u[1].any()
     assert solution.residual[1] == 0
     assert solution.converged[1]
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_gmres_on_a_sample_does_not_depend_on_a_singular_neighbor(name):
+    generator = torch.Generator().manual_seed(7)
+    ordinary = 0.3 * torch.randn(2, 12, 12, generator=generator)
+    g = torch.randn(2, 12, generator=generator)
+    beside = torch.stack([ordinary[0], SINGULAR[name][0].float()])
+    for budget in (4, 8, 12, 13):
+        solver = GMRES(max_evals=budget, tol=0)
+        (u, alone), (v, found) = (
+            solver.solve_linear(lambda w, J=J: torch.einsum("bij,bi->bj", J, w), g) for J in (ordinary, beside)
+        )
+        assert torch.equal(u[0], v[0])
+        assert torch.equal(alone.residual[0], found.residual[0])

@@ -203,15 +203,15 @@ def measure(model: ConvDEQ, splits: data.Splits) -> tuple[dict[str, float], list
         generator = torch.Generator().manual_seed(0)
         radius = spectral_radius(cell, z, *inputs, generator=generator)
         norm = frobenius_norm(cell, z, *inputs, generator=generator).value
-        is_known = radius.error.isfinite()
+        error, unknown = radius.mean_error()
     found = {
         "train_loss": float(loss),
         "accuracy": float(is_right.double().mean()),
         "column_penalty": float(column_penalty(sums)),
         "largest_sum": float(sums.max()),
         "spectral_radius": float(radius.value.mean()),
-        "spectral_radius_error": float(radius.error[is_known].mean()) if is_known.any() else None,
-        "spectral_radius_unknown": 1 - float(is_known.double().mean()),
+        "spectral_radius_error": error,
+        "spectral_radius_unknown": unknown,
         "jacobian_norm": float(norm.square().mean()) / z[0].numel(),
         "residual": float(stopped.residual.mean()),
         "anderson_evals": float(anderson.num_evals.double().mean()),

@@ -133,14 +133,13 @@ class Evaluator:
         radius = spectral_radius(cell, z, *equilibrium.inputs, memory=max_products, **options)
         rayleigh = spectral_radius(cell, z, *equilibrium.inputs, method="rayleigh", **options)
         model.train(was_training)
-        is_known = radius.error.isfinite()
-        error = {"spectral_radius_error": float(radius.error[is_known].mean())} if is_known.any() else {}
+        error, unknown = radius.mean_error()
         return {
             "jacobian_norm": float(norm.value.square().mean()) / dim,
             "spectral_radius": float(radius.value.mean()),
             "spectral_radius_max": float(radius.value.max()),
-            **error,
-            "spectral_radius_unknown": 1 - float(is_known.double().mean()),
+            **({} if error is None else {"spectral_radius_error": error}),
+            "spectral_radius_unknown": unknown,
             "spectral_radius_rayleigh": float(rayleigh.value.mean()),
         }
 
