@@ -72,14 +72,14 @@ def _torchdeq(name: str, *, num_free: int = 0, **options: Any) -> Solve:
 
 
 def _steadeq_train_step(f: Map, workload: Workload, num_evals: int, g: Tensor) -> None:
-    solution = fixed_point(
+    eq = fixed_point(
         f,
         workload.z0,
         *workload.inputs,
         solver=Anderson(max_evals=num_evals, tol=0, memory=6),
         adjoint=Implicit(GMRES(max_evals=num_evals, tol=0)),
     )
-    solution.value.backward(g)
+    eq.z.backward(g)
 
 
 def _torchdeq_train_step(f: Map, workload: Workload, num_evals: int, g: Tensor) -> None:

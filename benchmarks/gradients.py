@@ -23,6 +23,7 @@ from steadeq import (
     GMRES,
     Anderson,
     Broyden,
+    Equilibrium,
     Implicit,
     OneStep,
     Phantom,
@@ -32,7 +33,7 @@ from steadeq import (
     fixed_point,
     spectral_radius,
 )
-from steadeq.adjoint import AbstractAdjoint
+from steadeq.adjoints import AbstractAdjoint
 from steadeq.solvers import AbstractSolver
 
 README = Path(__file__).parent / "README.md"
@@ -56,11 +57,11 @@ CONTENDERS: dict[str, tuple[AbstractSolver, AbstractAdjoint]] = {
 
 def gradient(
     cell: nn.Module, x: Tensor, g: Tensor, solver: AbstractSolver, adjoint: AbstractAdjoint
-) -> tuple[Tensor, Any]:
-    """Return the gradient of all parameters as one vector, and the solution it came through."""
-    solution = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint)
-    gradients = torch.autograd.grad(solution.value, list(cell.parameters()), g)
-    return torch.cat([gradient.flatten() for gradient in gradients]), solution
+) -> tuple[Tensor, Equilibrium]:
+    """Return the gradient of all parameters as one vector, and the equilibrium it came through."""
+    eq = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint)
+    gradients = torch.autograd.grad(eq.z, list(cell.parameters()), g)
+    return torch.cat([gradient.flatten() for gradient in gradients]), eq
 
 
 def measure() -> list[dict[str, Any]]:
@@ -73,13 +74,14 @@ def measure() -> list[dict[str, Any]]:
             torch.manual_seed(seed)
             cell, x, g = TanhCell(128, gain).double(), torch.randn(64, 128).double(), torch.randn(64, 128).double()
             tight = Implicit(GMRES(max_evals=100, tol=1e-12, memory=100))
-            exact, solution = gradient(cell, x, g, Anderson(max_evals=300, tol=1e-12, memory=30), tight)
-            solution.raise_if_failed()
-            solution.backward.raise_if_failed()
-            radii.append(spectral_radius(cell, solution.value.detach(), x).value.mean().item())
+            exact, eq = gradient(cell, x, g, Anderson(max_evals=300, tol=1e-12, memory=30), tight)
+            eq.raise_if_failed()
+            if eq.backward is None or not eq.backward.converged.all():
+                raise RuntimeError(f"The reference is not tight: {eq.backward}")
+            radii.append(spectral_radius(eq).value.mean().item())
             for name, (solver, adjoint) in CONTENDERS.items():
-                found, solution = gradient(cell, x, g, solver, adjoint)
-                products = solution.backward.num_evals.double().mean().item() if solution.backward else float("nan")
+                found, eq = gradient(cell, x, g, solver, adjoint)
+                products = eq.backward.num_evals.double().mean().item() if eq.backward else float("nan")
                 error = ((found - exact).norm() / exact.norm()).item()
                 cosine = torch.dot(found, exact) / (found.norm() * exact.norm())
                 results[name].append((error, cosine.item(), products))

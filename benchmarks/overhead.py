@@ -199,7 +199,7 @@ def measure_compaction(seconds: float) -> list[dict[str, Any]]:
     workload = mixed()
     solver = steadeq.Anderson(max_evals=40, tol=1e-3)
 
-    def solve(compact: bool) -> steadeq.Solution:
+    def solve(compact: bool) -> steadeq.Equilibrium:
         return steadeq.fixed_point(workload.cell, workload.z0, *workload.inputs, solver=solver, compact=compact)
 
     with torch.no_grad():
@@ -207,8 +207,8 @@ def measure_compaction(seconds: float) -> list[dict[str, Any]]:
         times = time_interleaved(
             {"whole": lambda: solve(False), "compacted": lambda: solve(True)}, seconds=seconds, min_rounds=5
         )
-    num_evals = whole.num_evals.sort().values
-    difference = (whole.value - compacted.value).abs().max() / whole.value.abs().max()
+    num_evals = whole.stats.num_evals.sort().values
+    difference = (whole.z - compacted.z).abs().max() / whole.z.abs().max()
     return [
         {
             "workload": "mixed",

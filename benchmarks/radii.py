@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-import steadeq.recipes  # noqa: F401 (classes of configs)
+import steadeq.lab.recipes  # noqa: F401 (classes of configs)
 from steadeq import Anderson, spectral_radius
-from steadeq.experiments.entries import measure
+from steadeq.paper.variant import measure
 from steadeq.models import AbstractEquilibriumModel
-from steadeq.train import Run
-from steadeq.train.loading import load_model
+from steadeq.lab.train import Run
+from steadeq.lab.train.loading import load_model
 
 NUM_SAMPLES, NUM_PRODUCTS = 8, 200
 

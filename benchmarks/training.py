@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from steadeq import recipes
-from steadeq.train import Run, Trainer
-from steadeq.train.profile import SECTIONS, Profile
+from steadeq.lab import recipes
+from steadeq.lab.train import Run, Trainer
+from steadeq.lab.train.profile import SECTIONS, Profile
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "training.md"

@@ -12,11 +12,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from steadeq.experiments import ARTEFACTS
-from steadeq.experiments.entries import find
-from steadeq.experiments.results import tabulate, tabulate_verdicts
-from steadeq.experiments.table import show
-from steadeq.experiments.wikitext import POST, POST_JR, PRE, PRE_JR, STOPPED, TRANSFORMER_XL
+from steadeq.paper import ARTEFACTS
+from steadeq.paper.variant import find
+from steadeq.paper.results import tabulate, tabulate_verdicts
+from steadeq.paper.table import show
+from steadeq.paper.wikitext import POST, POST_JR, PRE, PRE_JR, STOPPED, TRANSFORMER_XL
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"

@@ -6,7 +6,7 @@ Run: python examples/03_regularize.py
 import torch
 from torch import nn
 
-from steadeq import DEQ, GMRES, Anderson, Implicit, JacobianRegularizer, frobenius_norm, spectral_radius
+from steadeq import DEQ, GMRES, Anderson, Equilibrium, Implicit, JacobianRegularizer, frobenius_norm, spectral_radius
 
 
 class Cell(nn.Module):
@@ -14,10 +14,10 @@ class Cell(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.up, self.down, self.inject = nn.Linear(24, 96), nn.Linear(96, 24), nn.Linear(2, 24)
+        self.up, self.down = nn.Linear(24, 96), nn.Linear(96, 24)
 
     def forward(self, z, x):
-        return torch.tanh(self.down(torch.relu(self.up(z))) + self.inject(x))
+        return torch.tanh(self.down(torch.relu(self.up(z))) + x)
 
 
 def spirals(count):
@@ -28,30 +28,32 @@ def spirals(count):
     return torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1), label
 
 
-def train(jacobian_weight):
+def train(weight):
     torch.manual_seed(0)
     x, y = spirals(1024)
     layer = DEQ(Cell(), solver=Anderson(max_evals=6, tol=1e-3), adjoint=Implicit(GMRES(max_evals=6, tol=1e-3)))
-    head = nn.Linear(24, 2)
-    regularizer = JacobianRegularizer(weight=jacobian_weight, probability=0.7)
-    optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=3e-3)
+    encoder, head = nn.Linear(2, 24), nn.Linear(24, 2)
+    regularizer = JacobianRegularizer(weight=weight, probability=0.7)
+    parameters = [*encoder.parameters(), *layer.parameters(), *head.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=3e-3)
     for step in range(400):
         rows = torch.randint(0, len(x), (128,))
-        z, _ = layer(torch.zeros(128, 24), x[rows])
-        loss = nn.functional.cross_entropy(head(z), y[rows])
-        loss = loss + regularizer(layer.cell, z, x[rows], step=step)
+        eq = layer.solve(encoder(x[rows]))
+        loss = nn.functional.cross_entropy(head(eq.z), y[rows])
+        loss = loss + regularizer(eq, step=step)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_([*layer.parameters(), *head.parameters()], 1.0)
+        nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
 
     x, y = spirals(1024)
     with torch.no_grad():
-        z, solution = layer(torch.zeros(1024, 24), x)
-        accuracy = (head(z).argmax(1) == y).float().mean().item()
-    norm = frobenius_norm(layer.cell, z, x).value.square().mean().item() / 24
-    rho = spectral_radius(layer.cell, z[:64], x[:64])
-    return accuracy, solution.residual.mean().item(), norm, rho.value.mean().item(), rho.error.mean().item()
+        eq = layer.solve(encoder(x))
+        accuracy = (head(eq.z).argmax(1) == y).float().mean().item()
+    norm = frobenius_norm(eq).value.square().mean().item() / 24
+    # Of some of the samples: what was computed elsewhere becomes an equilibrium by Equilibrium.at.
+    rho = spectral_radius(Equilibrium.at(layer.cell, eq.z[:64], *(tensor[:64] for tensor in eq.inputs)))
+    return accuracy, eq.stats.residual.mean().item(), norm, rho.value.mean().item(), rho.error.mean().item()
 
 
 print("gamma   accuracy   residual at 6 evaluations   ‖J‖²_F / d   spectral radius")

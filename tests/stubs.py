@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steadeq._internal.trees import leaves, map_tensors
 from steadeq.solvers import AbstractSolver, Rule
-from steadeq.state import leaves, map_tensors
 
 
 class Counted:

@@ -1,9 +1,9 @@
 """steadeq: deep equilibrium models that stay stable.
 
 Three nouns, each an argument: a map f(z, *inputs) -> z, a solver that finds its fixed point, and an adjoint that
-differentiates it. One verb joins them, `fixed_point`; `DEQ` is the same as a module. `jacobian_penalty` and
-`JacobianRegularizer` keep the map stable while it is trained, `frobenius_norm`, `operator_norm` and `spectral_radius`
-tell how stable it is.
+differentiates it. One verb joins them, `fixed_point`, and returns an `Equilibrium`; `DEQ` is the same as a module.
+`jacobian_penalty` and `JacobianRegularizer` keep the map stable while it is trained; `frobenius_norm`, `operator_norm`
+and `spectral_radius` tell how stable it is. All of them take an equilibrium.
 """
 
 from __future__ import annotations
@@ -12,41 +12,83 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import data as data
+    from . import adjoints as adjoints
+    from . import jacobian as jacobian
     from . import models as models
     from . import nn as nn
-    from . import regularizer as regularizer
-    from .adjoint import AbstractAdjoint, Implicit, OneStep, Phantom, Shine, Unrolled
-    from .equilibrium import fixed_point
-    from .jacobian import Estimate, frobenius_norm, jacobian_penalty
+    from . import solvers as solvers
+    from ._fixed_point import fixed_point
+    from .adjoints import AbstractAdjoint, Implicit, OneStep, Phantom, Shine, Unrolled
+    from .equilibrium import (
+        ConvergenceError,
+        ConvergenceWarning,
+        Equilibrium,
+        RandomnessWarning,
+        SolveStats,
+        Status,
+    )
+    from .jacobian import (
+        AbstractRegularizer,
+        AbstractSchedule,
+        ClosedLoop,
+        Constant,
+        Estimate,
+        Increments,
+        JacobianRegularizer,
+        Linear,
+        StopAfter,
+        frobenius_norm,
+        jacobian_penalty,
+        operator_norm,
+        spectral_radius,
+    )
+    from .lab.loading import load_model
     from .nn import DEQ
-    from .regularizer import ClosedLoop, Constant, Increments, JacobianRegularizer, Linear, StopAfter
-    from .solution import ConvergenceError, ConvergenceWarning, RandomnessWarning, Solution, Status
-    from .solvers import GMRES, AbstractSolver, Anderson, Broyden, NewtonKrylov, Picard
-    from .spectrum import operator_norm, spectral_radius
+    from .solvers import GMRES, AbstractLinearSolver, AbstractSolver, Anderson, Broyden, NewtonKrylov, Picard
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Importing torch takes seconds, and the command line must answer `--help` without it, so
 # that names are imported when they are first asked for.
 _HOMES = {
-    **dict.fromkeys(("AbstractAdjoint", "Implicit", "OneStep", "Phantom", "Shine", "Unrolled"), "adjoint"),
-    "fixed_point": "equilibrium",
-    **dict.fromkeys(("Estimate", "frobenius_norm", "jacobian_penalty"), "jacobian"),
-    "DEQ": "nn",
-    **dict.fromkeys(
-        ("ClosedLoop", "Constant", "Increments", "JacobianRegularizer", "Linear", "StopAfter"), "regularizer"
+    "_fixed_point": ("fixed_point",),
+    "adjoints": ("AbstractAdjoint", "Implicit", "OneStep", "Phantom", "Shine", "Unrolled"),
+    "equilibrium": (
+        "ConvergenceError",
+        "ConvergenceWarning",
+        "Equilibrium",
+        "RandomnessWarning",
+        "SolveStats",
+        "Status",
     ),
-    **dict.fromkeys(("ConvergenceError", "ConvergenceWarning", "RandomnessWarning", "Solution", "Status"), "solution"),
-    **dict.fromkeys(("GMRES", "AbstractSolver", "Anderson", "Broyden", "NewtonKrylov", "Picard"), "solvers"),
-    **dict.fromkeys(("operator_norm", "spectral_radius"), "spectrum"),
+    "jacobian": (
+        "AbstractRegularizer",
+        "AbstractSchedule",
+        "ClosedLoop",
+        "Constant",
+        "Estimate",
+        "Increments",
+        "JacobianRegularizer",
+        "Linear",
+        "StopAfter",
+        "frobenius_norm",
+        "jacobian_penalty",
+        "operator_norm",
+        "spectral_radius",
+    ),
+    "lab.loading": ("load_model",),
+    "nn": ("DEQ",),
+    "solvers": ("GMRES", "AbstractLinearSolver", "AbstractSolver", "Anderson", "Broyden", "NewtonKrylov", "Picard"),
 }
-_MODULES = ("data", "models", "nn", "regularizer")
+_MODULES = ("adjoints", "jacobian", "models", "nn", "solvers")
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
     elif name in _MODULES:
         value = importlib.import_module(f".{name}", __name__)
     else:
@@ -57,37 +99,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_MODULES})
-
-
-__all__ = [
-    "DEQ",
-    "GMRES",
-    "AbstractAdjoint",
-    "AbstractSolver",
-    "Anderson",
-    "Broyden",
-    "ClosedLoop",
-    "Constant",
-    "ConvergenceError",
-    "ConvergenceWarning",
-    "Estimate",
-    "Implicit",
-    "Increments",
-    "JacobianRegularizer",
-    "Linear",
-    "NewtonKrylov",
-    "OneStep",
-    "Phantom",
-    "Picard",
-    "RandomnessWarning",
-    "Shine",
-    "Solution",
-    "Status",
-    "StopAfter",
-    "Unrolled",
-    "fixed_point",
-    "frobenius_norm",
-    "jacobian_penalty",
-    "operator_norm",
-    "spectral_radius",
-]

@@ -2,7 +2,7 @@
 
 import sys
 
-from steadeq.cli.main import main
+from steadeq.lab.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

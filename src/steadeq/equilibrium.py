@@ -1,83 +1,221 @@
-"""The one verb: solve a map to its fixed point."""
+"""An equilibrium: the map, the state, and how the state was found."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
-from .adjoint import AbstractAdjoint, Implicit, Problem, Unrolled
-from .precision import under_autocast, without_autocast
-from .solution import Solution
-from .solvers import AbstractSolver, Anderson
-from .state import Layout, check_inputs, leaves
-from .transforms import outside_of_graphs, refuse_differentiation, refuse_vmap
-
-_WORTH_COMPACTING = 8
+import torch
+from torch import Tensor
 
 
-@outside_of_graphs
-def fixed_point(
-    f: Callable[..., Any],
-    z0: Any,
-    *inputs: Any,
-    solver: AbstractSolver = Anderson(),  # noqa: B008 (frozen)
-    adjoint: AbstractAdjoint = Implicit(),  # noqa: B008 (frozen)
-    compact: bool | None = None,
-    f_solve: Callable[..., Any] | None = None,
-) -> Solution:
-    """Solve z = f(z, *inputs) for every sample of a batch, differentiably.
+class ConvergenceError(RuntimeError):
+    """Raised on request when a solve did not reach its tolerance."""
 
-    Args:
-        f: The map; returns a state structured like its first argument.
-        z0: Where to start: a floating-point tensor, or a nested tuple, list or dict of them; dim 0 is the batch.
-        *inputs: What f takes after the state, batched along dim 0: tensors, or nested tuples, lists, dicts and
-            dataclasses of them. What the samples share belongs in a closure or in the module that f is.
-        solver: How to find the fixed point.
-        adjoint: How to differentiate it. If gradients are on, f is evaluated once more, at the value, to attach the
-            graph; the value itself is the same with and without gradients.
-        compact: Whether finished samples leave the batch that f sees, so that work falls with them. By default they do
-            if there are inputs to tell that samples are not tied to f otherwise, and at least 8 samples.
-        f_solve: A faster version of f with the same values, such as `torch.compile(f)`, for evaluations of which no
-            gradient is taken.
 
-    Returns:
-        The solution, with the best iterate seen as its value.
+class ConvergenceWarning(UserWarning):
+    """Issued when a solve through which gradients flow, or its backward solve, stops short of its tolerance."""
+
+
+class RandomnessWarning(UserWarning):
+    """Issued when f gives other values for the same point, so that it has no fixed point to be found."""
+
+
+class Status(enum.IntEnum):
+    """Why a sample's solve ended; `message` says what to do about it."""
+
+    CONVERGED = 0
+    MAX_EVALS = 1
+    NON_FINITE = 2
+    STAGNATED = 3
+    NOT_MEASURED = 4
+
+    @property
+    def message(self) -> str:
+        """One sentence: what happened, and what to try."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Status.CONVERGED: "The relative residual reached the tolerance.",
+    Status.MAX_EVALS: (
+        "The evaluation limit was reached before the tolerance: raise max_evals, loosen tol, or regularize the "
+        "Jacobian so that fewer evaluations suffice."
+    ),
+    Status.NON_FINITE: (
+        "An evaluation returned a NaN or an infinity: the value is the best finite iterate before it; check the "
+        "inputs, lower the step (damping or mixing), normalize the cell's output, or regularize the Jacobian."
+    ),
+    Status.STAGNATED: (
+        "The residual stopped falling: it is at the rounding limit of this dtype or the map does not contract here; "
+        "loosen tol, use a wider dtype, or try another solver."
+    ),
+    Status.NOT_MEASURED: "Nothing was iterated here, so that there is no residual to measure.",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SolveStats:
+    """How a solve went; every number is per sample and stays on the device of the state.
 
     Example:
-        >>> import torch
-        >>> W = torch.tensor([[0.3, -0.8], [0.6, 0.1]], requires_grad=True)
-        >>> x = torch.tensor([[1.0, -1.0], [0.5, 2.0]])
-        >>> solution = fixed_point(lambda z, x: torch.tanh(z @ W.T + x), torch.zeros(2, 2), x)
-        >>> solution.converged
-        tensor([True, True])
-        >>> solution.value.sum().backward()
-        >>> W.grad.shape
-        torch.Size([2, 2])
+        >>> import torch, steadeq
+        >>> stats = steadeq.fixed_point(torch.cos, torch.zeros(2, 3)).stats
+        >>> stats.converged.tolist(), stats.num_evals.tolist()
+        ([True, True], [5, 5])
+        >>> print(stats)
+        2 of 2 samples converged in 5 evaluations, largest residual 7.8e-05
     """
-    for name, value, kind in (("solver", solver, AbstractSolver), ("adjoint", adjoint, AbstractAdjoint)):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} is {value!r}; it must be a steadeq {name}, such as {_EXAMPLES[name]}.")
-    arguments = leaves((z0, inputs))
-    refuse_vmap(arguments)
-    if not isinstance(adjoint, Unrolled):
-        refuse_differentiation(arguments, type(adjoint).__name__)
-    layout = Layout(z0)
-    check_inputs(inputs, layout.batch_size)
-    is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING if compact is None else compact
-    problem = Problem(
-        cell=f,
-        f=under_autocast(f, layout),
-        z0=layout.pack(z0),
-        inputs=inputs,
-        solver=solver,
-        layout=layout,
-        compact=is_compact,
-        f_solve=under_autocast(f if f_solve is None else f_solve, layout),
-    )
-    with without_autocast(layout):
-        value, statistics = adjoint.run(problem)
-    return replace(statistics, value=layout.unpack(value))
+
+    residual: Tensor
+    """(B,) relative residual ‖f(z) - z‖ / ‖f(z)‖ of the returned state; infinity where no evaluation was finite, NaN
+    where nothing was measured."""
+    num_evals: Tensor
+    """(B,) int64: evaluations of f spent on each sample."""
+    status: Tensor
+    """(B,) int64 holding `Status` members."""
+    trace: Tensor
+    """(evaluations, B) relative residual at each evaluation; a finished sample repeats its last one."""
+
+    @property
+    def converged(self) -> Tensor:
+        """(B,) bool: which samples reached the tolerance."""
+        return self.status == Status.CONVERGED
+
+    def failures(self) -> str:
+        """Count the samples that fell short by their status, and say what to try; empty if there are none."""
+        parts = []
+        for status in (Status.MAX_EVALS, Status.NON_FINITE, Status.STAGNATED):
+            count = int((self.status == status).sum())
+            if count:
+                parts.append(f"{count} of {self.status.numel()} samples {status.name}: {status.message}")
+        if not parts:
+            return ""
+        return " ".join(parts) + f" Largest relative residual: {float(self.residual.max()):.1e}."
+
+    def __str__(self) -> str:
+        """Summarize the solve in one line."""
+        if bool((self.status == Status.NOT_MEASURED).all()):
+            return f"{self.status.numel()} samples, {int(self.num_evals.max())} evaluations, residual not measured"
+        return (
+            f"{int(self.converged.sum())} of {self.status.numel()} samples converged in "
+            f"{int(self.num_evals.max())} evaluations, largest residual {float(self.residual.max()):.1e}"
+        )
+
+    def __repr__(self) -> str:
+        """Show what happened, not the (large) tensors."""
+        counts = ", ".join(
+            f"{int((self.status == s).sum())} {s.name}" for s in Status if bool((self.status == s).any())
+        )
+        shape = tuple(self.trace.shape)
+        return f"SolveStats(status={{{counts}}}, max residual={float(self.residual.max()):.3g}, trace={shape})"
+
+    @classmethod
+    def not_measured(cls, batch_size: int, num_evals: int, *, like: Tensor) -> SolveStats:
+        """Return the stats of a pass that spends a fixed number of evaluations and measures no residual.
+
+        Args:
+            batch_size: Number of samples.
+            num_evals: Evaluations spent on each.
+            like: A tensor whose device and dtype are taken.
+        """
+        residual = torch.full((batch_size,), float("nan"), device=like.device, dtype=like.dtype)
+        return cls(
+            residual=residual,
+            num_evals=torch.full((batch_size,), num_evals, device=like.device),
+            status=torch.full((batch_size,), int(Status.NOT_MEASURED), device=like.device),
+            trace=residual.new_empty((0, batch_size)),
+        )
 
 
-_EXAMPLES = {"solver": "Anderson()", "adjoint": "Implicit()"}
+class BackwardRecord:
+    """Where the backward pass of an equilibrium leaves its stats.
+
+    Apart from the equilibrium, as the graph of the state holds on to it: with the equilibrium in its place the two
+    would keep each other, and all memory of the graph, alive.
+    """
+
+    __slots__ = ("stats",)
+
+    def __init__(self) -> None:
+        self.stats: SolveStats | None = None
+
+
+class Equilibrium:
+    """A state z with z = f(z, *inputs), and all that is known about it.
+
+    `fixed_point` and `DEQ.solve` return one; `Equilibrium.at` makes one from a state that was computed elsewhere.
+    Penalties, regularizers and spectral estimates take one.
+
+    Args:
+        f: The map, called as f(z, *inputs).
+        z: The state; part of the graph if gradients are on.
+        inputs: What f takes after the state.
+        stats: How the solve went, or None where nothing was solved.
+        record: Where backward passes leave their stats.
+
+    Example:
+        >>> import torch, steadeq
+        >>> eq = steadeq.fixed_point(torch.cos, torch.zeros(2, 3))
+        >>> eq.z.shape
+        torch.Size([2, 3])
+        >>> eq
+        Equilibrium(2 of 2 samples converged in 5 evaluations, largest residual 7.8e-05)
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        z: Any,
+        inputs: tuple[Any, ...],
+        *,
+        stats: SolveStats | None = None,
+        record: BackwardRecord | None = None,
+    ) -> None:
+        self.f, self.z, self.inputs, self.stats = f, z, inputs, stats
+        self._record = BackwardRecord() if record is None else record
+
+    @classmethod
+    def at(cls, f: Callable[..., Any], z: Any, *inputs: Any) -> Equilibrium:
+        """Return the equilibrium of a state that somebody else computed, such as a looped model or another library.
+
+        Nothing is solved or checked: z may also be a state near an equilibrium, or one on the way there.
+
+        Args:
+            f: The map, called as f(z, *inputs).
+            z: The state: a tensor, or a nested tuple, list or dict of them.
+            *inputs: What f takes after the state.
+
+        Example:
+            >>> import torch
+            >>> from steadeq import Equilibrium, spectral_radius
+            >>> W = torch.diag(torch.tensor([0.5, -0.8]))
+            >>> spectral_radius(Equilibrium.at(lambda z: z @ W.T, torch.zeros(1, 2))).value
+            tensor([0.8000])
+        """
+        return cls(f, z, inputs)
+
+    @property
+    def backward(self) -> SolveStats | None:
+        """How the latest backward solve through this equilibrium went, or None before the first."""
+        return self._record.stats
+
+    def raise_if_failed(self) -> Equilibrium:
+        """Return the equilibrium itself if every sample converged.
+
+        Raises:
+            ConvergenceError: Some sample did not; the message counts the samples by status and says what to try.
+            ValueError: The state was given and not solved for, so that nothing is known.
+        """
+        if self.stats is None:
+            raise ValueError("Equilibrium.at(...) takes a state as it is: there is no solve that could have failed.")
+        failures = self.stats.failures()
+        if failures:
+            raise ConvergenceError(failures)
+        return self
+
+    def __repr__(self) -> str:
+        """Say how the solve went."""
+        return f"Equilibrium({'given state' if self.stats is None else self.stats})"

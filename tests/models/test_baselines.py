@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from steadeq.models.densenet import DenseNet
-from steadeq.models.resnet import ResNet
+from steadeq.models import DenseNet, ResNet
 
-RESNET18 = partial(ResNet, blocks=(2, 2, 2, 2))
-RESNET50 = partial(ResNet, block="bottleneck", blocks=(3, 4, 6, 3))
-RESNET101 = partial(ResNet, block="bottleneck", blocks=(3, 4, 23, 3))
+RESNET18 = partial(ResNet, blocks=(2, 2, 2, 2), stem="imagenet")
+RESNET50 = partial(ResNet, block="bottleneck", blocks=(3, 4, 6, 3), stem="imagenet")
+RESNET101 = partial(ResNet, block="bottleneck", blocks=(3, 4, 23, 3), stem="imagenet")
 DENSENET121 = partial(DenseNet, blocks=(6, 12, 24, 16))
 
 SMALL = {
@@ -55,17 +54,15 @@ def test_the_last_features_have_the_resolution_of_the_papers(build):
 
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
 @each_small
-def test_a_forward_returns_logits_and_no_solution(build, stem):
+def test_a_forward_returns_logits(build, stem):
     model = build(stem=stem, image_channels=1, num_classes=7)
-    logits, solution = model(torch.randn(3, 1, 20, 24))
-    assert logits.shape == (3, 7)
-    assert solution is None
+    assert model(torch.randn(3, 1, 20, 24)).shape == (3, 7)
 
 
 @each_small
 def test_gradients_reach_every_parameter(build):
     model = build(stem="cifar")
-    F.cross_entropy(model(torch.randn(6, 3, 8, 8))[0], torch.arange(6)).backward()
+    F.cross_entropy(model(torch.randn(6, 3, 8, 8)), torch.arange(6)).backward()
     assert [name for name, parameter in model.named_parameters() if not parameter.grad.abs().sum() > 0] == []
 
 
@@ -73,9 +70,9 @@ def test_gradients_reach_every_parameter(build):
 def test_in_eval_mode_samples_do_not_depend_on_their_batch(build):
     model = build(stem="cifar").double().eval()
     x = torch.randn(4, 3, 8, 8, dtype=torch.float64)
-    together, _ = model(x)
-    torch.testing.assert_close(model(x)[0], together, rtol=0, atol=0)
-    torch.testing.assert_close(torch.cat([model(sample[None])[0] for sample in x]), together)
+    together = model(x)
+    torch.testing.assert_close(model(x), together, rtol=0, atol=0)
+    torch.testing.assert_close(torch.cat([model(sample[None]) for sample in x]), together)
 
 
 @each_small
@@ -85,9 +82,9 @@ def test_a_few_images_are_learned_by_heart(build):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(60):
         optimizer.zero_grad()
-        F.cross_entropy(model(x)[0], y).backward()
+        F.cross_entropy(model(x), y).backward()
         optimizer.step()
-    assert (model(x)[0].argmax(1) == y).all()
+    assert (model(x).argmax(1) == y).all()
 
 
 @pytest.mark.parametrize("block", ["basic", "bottleneck"])

@@ -1,16 +1,15 @@
-"""Text word by word: the model's probabilities, drawn as asked for, from any start of the solves."""
+"""Text token by token: the model's probabilities, drawn as asked for, from any start of the solves."""
 
 import itertools
 
 import pytest
 import torch
 
-from steadeq import Anderson, OneStep, jacobian_penalty
-from steadeq.errors import RunError
-from steadeq.models import DEQTransformerLM, Segment, ToyDEQ, TransformerXL
+from steadeq import Anderson, Equilibrium, OneStep, jacobian_penalty
+from steadeq.models import DEQTransformerLM, ToyDEQ, TransformerXL
 from steadeq.models.transformer import Sampling, generate, generation
 
-NUM_WORDS = 20
+VOCAB_SIZE = 20
 TIGHT = Anderson(max_evals=300, tol=1e-12)
 PROMPT = torch.tensor([3, 1, 4, 1, 5])
 
@@ -19,15 +18,15 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def draw_text(num_words):
-    """Return words that each have a few likely successors, frequent words more likely than rare ones."""
+def draw_text(length):
+    """Return tokens that each have a few likely successors, frequent tokens more likely than rare ones."""
     generator = seeded(1)
-    frequencies = 1 / torch.arange(1, NUM_WORDS + 1)
-    table = frequencies * torch.rand(NUM_WORDS, NUM_WORDS, generator=generator) ** 4
-    words = [0]
-    for _ in range(num_words - 1):
-        words.append(int(torch.multinomial(table[words[-1]], 1, generator=generator)))
-    return torch.tensor(words)
+    frequencies = 1 / torch.arange(1, VOCAB_SIZE + 1)
+    table = frequencies * torch.rand(VOCAB_SIZE, VOCAB_SIZE, generator=generator) ** 4
+    tokens = [0]
+    for _ in range(length - 1):
+        tokens.append(int(torch.multinomial(table[tokens[-1]], 1, generator=generator)))
+    return torch.tensor(tokens)
 
 
 @pytest.fixture(scope="module", params=["post", "pre"])
@@ -35,7 +34,7 @@ def trained(request):
     """A regularized model after a second of training."""
     torch.manual_seed(0)
     model = DEQTransformerLM(
-        num_words=NUM_WORDS,
+        vocab_size=VOCAB_SIZE,
         features=16,
         num_heads=2,
         hidden_features=32,
@@ -47,26 +46,24 @@ def trained(request):
     columns = draw_text(8 * 401).view(8, 401)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for begin in [*range(0, 400, 10)] * 2:
-        segment = Segment(columns[:, begin : begin + 10])
-        equilibrium = model.solve(segment)
-        predictions = model.answer(segment, equilibrium.z, equilibrium.inputs)
+        predictions, eq = model.solve(columns[:, begin : begin + 10])
         loss = predictions.losses(columns[:, begin + 1 : begin + 11]).mean()
-        penalty = jacobian_penalty(model.cell, equilibrium.z.detach(), *equilibrium.inputs)
+        penalty = jacobian_penalty(Equilibrium.at(eq.f, eq.z.detach(), *eq.inputs))
         optimizer.zero_grad()
         (loss + penalty).backward()
         optimizer.step()
     return model.double().eval().requires_grad_(False)
 
 
-def words_of(steps):
-    return [step.word for step in steps]
+def tokens_of(steps):
+    return [step.token for step in steps]
 
 
 def untrained(**options):
     """Return a model with one equilibrium that is easy to find, as what is injected outweighs the state."""
     torch.manual_seed(0)
     options = {"memory_length": 48, "std": 0.1, **options}
-    model = DEQTransformerLM(num_words=NUM_WORDS, features=16, num_heads=2, hidden_features=32, **options)
+    model = DEQTransformerLM(vocab_size=VOCAB_SIZE, features=16, num_heads=2, hidden_features=32, **options)
     model.double().eval().requires_grad_(False)
     for module in (model.cell.attention.qkv, model.cell.attention.position, model.cell.linear1, model.cell.linear2):
         module.g.mul_(0.3)
@@ -78,7 +75,7 @@ def explicit(**options):
     torch.manual_seed(0)
     options = {"memory_length": 48, **options}
     model = TransformerXL(
-        num_words=NUM_WORDS, num_layers=2, features=16, num_heads=2, hidden_features=32, std=0.1, **options
+        vocab_size=VOCAB_SIZE, num_layers=2, features=16, num_heads=2, hidden_features=32, std=0.1, **options
     )
     return model.double().eval()
 
@@ -87,12 +84,12 @@ def explicit(**options):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_start_of_the_solves_does_not_change_the_words(trained, temperature):
+def test_the_start_of_the_solves_does_not_change_the_tokens(trained, temperature):
     warm, cold = (
         list(
             trained.generate(
                 PROMPT,
-                num_words=40,
+                num_tokens=40,
                 temperature=temperature,
                 generator=seeded(),
                 solver=TIGHT,
@@ -101,7 +98,7 @@ def test_the_start_of_the_solves_does_not_change_the_words(trained, temperature)
         )
         for warm_start in (True, False)
     )
-    assert words_of(warm) == words_of(cold)
+    assert tokens_of(warm) == tokens_of(cold)
     for one, other in zip(warm, cold, strict=True):
         assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
 
@@ -109,7 +106,8 @@ def test_the_start_of_the_solves_does_not_change_the_words(trained, temperature)
 def test_a_warm_start_saves_evaluations_on_a_trained_model(trained):
     warm, cold = (
         sum(
-            step.num_evals for step in trained.generate(PROMPT, num_words=60, generator=seeded(), warm_start=warm_start)
+            step.num_evals
+            for step in trained.generate(PROMPT, num_tokens=60, generator=seeded(), warm_start=warm_start)
         )
         for warm_start in (True, False)
     )
@@ -118,23 +116,23 @@ def test_a_warm_start_saves_evaluations_on_a_trained_model(trained):
 
 def test_a_warm_start_begins_at_the_equilibrium_of_the_last_position(trained, monkeypatch):
     starts, values = [], []
-    forward = type(trained.layer).forward
+    solve = type(trained.layer).solve
 
-    def watch(layer, z0, *inputs, **options):
+    def watch(layer, *inputs, z0, **options):
         starts.append(z0)
-        value, solution = forward(layer, z0, *inputs, **options)
-        values.append(value)
-        return value, solution
+        eq = solve(layer, *inputs, z0=z0, **options)
+        values.append(eq.z)
+        return eq
 
-    monkeypatch.setattr(type(trained.layer), "forward", watch)
-    list(trained.generate(PROMPT, num_words=3))
-    # The prompt but its last word, and then one word at a time; nothing is read after the last one.
+    monkeypatch.setattr(type(trained.layer), "solve", watch)
+    list(trained.generate(PROMPT, num_tokens=3))
+    # The prompt but its last token, and then one token at a time; nothing is read after the last one.
     assert [start.shape[1] for start in starts] == [4, 1, 1, 1]
     assert not starts[0].any()
     for start, value in zip(starts[1:], values, strict=False):
         assert torch.equal(start, value[:, -1:])
     starts.clear()
-    list(trained.generate(PROMPT, num_words=3, warm_start=False))
+    list(trained.generate(PROMPT, num_tokens=3, warm_start=False))
     assert not any(start.any() for start in starts)
 
 
@@ -142,31 +140,31 @@ def test_a_warm_start_begins_at_the_equilibrium_of_the_last_position(trained, mo
 
 
 def assert_probabilities_of(model, prompt, steps, **options):
-    """Check the words against one long segment."""
-    whole = torch.cat([prompt, torch.tensor(words_of(steps))])
+    """Check the tokens against one long segment."""
+    whole = torch.cat([prompt, torch.tensor(tokens_of(steps))])
     with torch.no_grad():
-        predictions, _ = model(whole[None, :-1], **options)
+        predictions = model(whole[None, :-1], **options)
     expected = -predictions.losses(whole[None, 1:])[0, len(prompt) - 1 :]
     actual = torch.tensor([step.log_probability for step in steps], dtype=torch.float64)
     torch.testing.assert_close(actual, expected, atol=1e-8, rtol=0)
 
 
 @pytest.mark.parametrize("warm_start", [True, False])
-def test_word_by_word_is_one_long_segment(trained, warm_start):
-    steps = trained.generate(PROMPT, num_words=20, generator=seeded(), solver=TIGHT, warm_start=warm_start, top_k=5)
+def test_token_by_token_is_one_long_segment(trained, warm_start):
+    steps = trained.generate(PROMPT, num_tokens=20, generator=seeded(), solver=TIGHT, warm_start=warm_start, top_k=5)
     assert_probabilities_of(trained, PROMPT, list(steps), solver=TIGHT)
 
 
 def test_an_adaptive_softmax_and_a_window_change_nothing_of_that():
     model = untrained(cutoffs=[5, 12], div_value=2, window=7)
     assert_probabilities_of(
-        model, PROMPT, list(model.generate(PROMPT, num_words=20, generator=seeded(), solver=TIGHT)), solver=TIGHT
+        model, PROMPT, list(model.generate(PROMPT, num_tokens=20, generator=seeded(), solver=TIGHT)), solver=TIGHT
     )
 
 
 def test_an_explicit_model_is_read_in_the_same_way():
     model = explicit()
-    steps = list(generate(model, PROMPT, num_words=20, generator=seeded()))
+    steps = list(generate(model, PROMPT, num_tokens=20, generator=seeded()))
     assert_probabilities_of(model, PROMPT, steps)
     assert {step.num_evals for step in steps} == {None}
     assert not any(parameter.grad is not None for parameter in model.parameters())
@@ -174,65 +172,65 @@ def test_an_explicit_model_is_read_in_the_same_way():
 
 def test_a_long_prompt_is_read_in_segments(trained, monkeypatch):
     prompt = draw_text(30)
-    expected = words_of(trained.generate(prompt, num_words=10, temperature=0, solver=TIGHT))
+    expected = tokens_of(trained.generate(prompt, num_tokens=10, temperature=0, solver=TIGHT))
     monkeypatch.setattr(generation, "PROMPT_SEGMENT", 7)
-    assert words_of(trained.generate(prompt, num_words=10, temperature=0, solver=TIGHT)) == expected
+    assert tokens_of(trained.generate(prompt, num_tokens=10, temperature=0, solver=TIGHT)) == expected
 
 
 def test_a_prompt_scrolls_out_of_the_memory():
     # No position sees more of the past than the memory has.
     model = explicit(memory_length=4, window=5)
     prompt = draw_text(30)
-    steps = list(generate(model, prompt, num_words=12, generator=seeded()))
+    steps = list(generate(model, prompt, num_tokens=12, generator=seeded()))
     assert_probabilities_of(model, prompt, steps)
 
 
-def test_a_model_without_memory_sees_the_last_word_only():
+def test_a_model_without_memory_sees_the_last_token_only():
     model = untrained(memory_length=0)
-    (one,) = model.generate(PROMPT, num_words=1, temperature=0, solver=TIGHT)
-    (other,) = model.generate(PROMPT[-1:], num_words=1, temperature=0, solver=TIGHT)
-    assert one.word == other.word
+    (one,) = model.generate(PROMPT, num_tokens=1, temperature=0, solver=TIGHT)
+    (other,) = model.generate(PROMPT[-1:], num_tokens=1, temperature=0, solver=TIGHT)
+    assert one.token == other.token
     assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
 
 
-def test_words_come_as_they_are_asked_for_and_leave_no_trace():
+def test_tokens_come_as_they_are_asked_for_and_leave_no_trace():
     model = untrained().requires_grad_(True)
-    steps = model.generate(PROMPT, num_words=10**9, generator=seeded())
+    steps = model.generate(PROMPT, num_tokens=10**9, generator=seeded())
     first = list(itertools.islice(steps, 3))
     assert len(first) == 3
     assert torch.is_grad_enabled()
     assert model.cell.linear1._kept == []
-    assert list(model.generate(PROMPT, num_words=0)) == []
+    assert list(model.generate(PROMPT, num_tokens=0)) == []
 
 
 # Draws
 
 
 def test_a_seed_stands_for_a_text(trained):
-    texts = [words_of(trained.generate(PROMPT, num_words=30, generator=seeded(seed))) for seed in (0, 0, 1)]
+    texts = [tokens_of(trained.generate(PROMPT, num_tokens=30, generator=seeded(seed))) for seed in (0, 0, 1)]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_temperature_zero_takes_the_most_likely_word(trained):
-    for step in trained.generate(PROMPT, num_words=5, temperature=0, solver=TIGHT):
-        assert step.log_probability >= -torch.tensor(float(NUM_WORDS)).log()
+def test_temperature_zero_takes_the_most_likely_token(trained):
+    for step in trained.generate(PROMPT, num_tokens=5, temperature=0, solver=TIGHT):
+        assert step.log_probability >= -torch.tensor(float(VOCAB_SIZE)).log()
     assert Sampling(temperature=0).draw(torch.tensor([0.2, 0.5, 0.3]).log()) == 1
     assert Sampling(temperature=0, forbidden=(1,)).draw(torch.tensor([0.2, 0.5, 0.3]).log()) == 2
     assert Sampling(temperature=0).draw(torch.tensor([0.1, 0.45, 0.45]).log()) == 1
 
 
 def expected_probabilities(weights, *, temperature=1.0, top_k=None, top_p=None, forbidden=()):
-    """Compute them word by word."""
-    weights = [0.0 if word in forbidden else weight ** (1 / temperature) for word, weight in enumerate(weights)]
-    ranked = sorted(range(len(weights)), key=lambda word: -weights[word])[:top_k]
-    total = sum(weights[word] for word in ranked)
+    """Compute them token by token."""
+    weights = [0.0 if token in forbidden else weight ** (1 / temperature) for token, weight in enumerate(weights)]
+    ranked = sorted(range(len(weights)), key=lambda token: -weights[token])[:top_k]
+    total = sum(weights[token] for token in ranked)
     kept, reached = [], 0.0
-    for word in ranked:
+    for token in ranked:
         if top_p is None or reached < top_p:
-            kept.append(word)
-        reached += weights[word] / total
-    total = sum(weights[word] for word in kept)
-    return [weights[word] / total if word in kept else 0.0 for word in range(len(weights))]
+            kept.append(token)
+        reached += weights[token] / total
+    total = sum(weights[token] for token in kept)
+    return [weights[token] / total if token in kept else 0.0 for token in range(len(weights))]
 
 
 WEIGHTS = [0.05, 0.3, 0.1, 0.25, 0.0, 0.2, 0.1]
@@ -258,7 +256,7 @@ def test_probabilities_are_what_the_options_say(options):
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 2.0, "top_k": 4}, {"top_p": 0.7}], ids=str)
-def test_words_are_drawn_as_often_as_that(options):
+def test_tokens_are_drawn_as_often_as_that(options):
     generator, sampling = seeded(), Sampling(**options)
     log_probabilities = torch.tensor(WEIGHTS).log()
     num_draws = 4000
@@ -273,10 +271,10 @@ def test_a_very_low_temperature_is_no_division_by_zero():
     assert probabilities.tolist() == [0, 1, 0]
 
 
-def test_forbidden_words_do_not_come(trained):
-    forbidden = [word for word in range(NUM_WORDS) if word not in (2, 7)]
-    steps = list(trained.generate(PROMPT, num_words=20, generator=seeded(), forbidden=forbidden))
-    assert set(words_of(steps)) == {2, 7}
+def test_forbidden_tokens_do_not_come(trained):
+    forbidden = [token for token in range(VOCAB_SIZE) if token not in (2, 7)]
+    steps = list(trained.generate(PROMPT, num_tokens=20, generator=seeded(), forbidden=forbidden))
+    assert set(tokens_of(steps)) == {2, 7}
 
 
 # Refusals
@@ -291,38 +289,38 @@ def test_forbidden_words_do_not_come(trained):
         ({"top_k": 0}, "top_k is 0"),
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_p": 1.5}, "top_p is 1.5"),
-        ({"num_words": -1}, "num_words is -1"),
-        ({"prompt": torch.tensor([], dtype=torch.int64)}, "at least one word"),
+        ({"num_tokens": -1}, "num_tokens is -1"),
+        ({"prompt": torch.tensor([], dtype=torch.int64)}, "at least one token"),
         ({"prompt": torch.tensor([[1, 2]])}, r"of shape \(1, 2\)"),
         ({"prompt": torch.tensor([1.0])}, r"prompt is torch\.float32"),
-        ({"prompt": torch.tensor([3, 20])}, "prompt has the word 20; words are numbered from 0 to 19"),
-        ({"prompt": torch.tensor([3, -1])}, "prompt has the word -1"),
+        ({"prompt": torch.tensor([3, 20])}, "prompt has the token 20; tokens are numbered from 0 to 19"),
+        ({"prompt": torch.tensor([3, -1])}, "prompt has the token -1"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_the_first_word(options, problem):
-    options = {"prompt": PROMPT, "num_words": 3, **options}
+def test_what_makes_no_sense_is_refused_before_the_first_token(options, problem):
+    options = {"prompt": PROMPT, "num_tokens": 3, **options}
     with pytest.raises(ValueError, match=problem):
         untrained().generate(**options)
 
 
 @pytest.mark.parametrize(
     ("forbidden", "problem"),
-    [([20], "forbidden has 20"), ([-1], "forbidden has -1"), (range(NUM_WORDS), "forbidden has all words")],
+    [([20], "forbidden has 20"), ([-1], "forbidden has -1"), (range(VOCAB_SIZE), "forbidden has all tokens")],
 )
 def test_forbidding_what_cannot_be_forbidden_is_refused(forbidden, problem):
     with pytest.raises(ValueError, match=problem):
-        next(untrained().generate(PROMPT, num_words=3, forbidden=forbidden))
+        next(untrained().generate(PROMPT, num_tokens=3, forbidden=forbidden))
 
 
 def test_what_is_no_language_model_and_what_needs_no_solver_is_refused():
-    with pytest.raises(ValueError, match="ToyDEQ is not a language model"):
-        generate(ToyDEQ(), PROMPT, num_words=3)
+    with pytest.raises(ValueError, match="ToyDEQ, which is not a language model"):
+        generate(ToyDEQ(), PROMPT, num_tokens=3)
     with pytest.raises(ValueError, match="TransformerXL is an explicit network"):
-        generate(explicit(), PROMPT, num_words=3, solver=TIGHT)
+        generate(explicit(), PROMPT, num_tokens=3, solver=TIGHT)
 
 
 def test_a_model_that_went_wrong_says_so():
     model = untrained()
     model.softmax.biases[0].fill_(float("nan"))
-    with pytest.raises(RunError, match="probabilities are not numbers"):
-        next(model.generate(PROMPT, num_words=3))
+    with pytest.raises(RuntimeError, match="probabilities are not numbers"):
+        next(model.generate(PROMPT, num_tokens=3))

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from steadeq import GMRES, Anderson, Implicit, JacobianRegularizer, Picard, jacobian_penalty, models
-from steadeq.models import DEQTransformerLM, Segment, TiedTransformer, TransformerXL
-from steadeq.models.transformer.presets import DEQ_TRANSFORMERS, TIED_TRANSFORMERS, TRANSFORMER_XLS
+from steadeq import GMRES, Anderson, Equilibrium, Implicit, JacobianRegularizer, Picard, jacobian_penalty, models
+from steadeq.models import DEQTransformerLM, TiedTransformer, TransformerXL
 from steadeq.nn import WeightNormLinear
 
 COUNTS = {
@@ -25,14 +24,14 @@ COUNTS = {
 }
 KINDS = ["deq", "tied", "xl"]
 NORMS = ["post", "pre", "pre-textbook"]
-NUM_WORDS, FEATURES, B, L = 20, 8, 3, 8
+VOCAB_SIZE, FEATURES, B, L = 20, 8, 3, 8
 TIGHT = Anderson(max_evals=200, tol=1e-12)
 EXACT = Implicit(GMRES(max_evals=100, tol=1e-12, memory=100))
 
 
 def make(kind="deq", **options):
     options = {
-        "num_words": NUM_WORDS,
+        "vocab_size": VOCAB_SIZE,
         "features": FEATURES,
         "num_heads": 2,
         "hidden_features": 12,
@@ -42,8 +41,9 @@ def make(kind="deq", **options):
     }
     if kind == "xl":
         return TransformerXL(num_layers=3, **options).double()
-    model = DEQTransformerLM(solver=TIGHT, adjoint=EXACT, **options)
-    return (TiedTransformer(model, depth=40) if kind == "tied" else model).double()
+    if kind == "tied":
+        return TiedTransformer(**{"depth": 40, **options}).double()
+    return DEQTransformerLM(solver=TIGHT, adjoint=EXACT, **options).double()
 
 
 def make_tame(kind="deq", **options):
@@ -58,30 +58,32 @@ def make_tame(kind="deq", **options):
 
 
 def draw(*shape):
-    return torch.randint(NUM_WORDS, shape)
+    return torch.randint(VOCAB_SIZE, shape)
 
 
-def read(model, words, memory=None):
+def read(model, tokens, carry=None):
     """Return predictions, and insist on a converged solve where there is one."""
-    predictions, solution = model(Segment(words, memory))
-    assert solution is None or solution.converged.all()
+    if not isinstance(model, DEQTransformerLM):
+        return model(tokens, carry)
+    predictions, eq = model.solve(tokens, carry)
+    assert eq.stats.converged.all()
     return predictions
 
 
-def read_in_parts(model, words, lengths):
-    memory, parts = None, []
-    for part in words.split(lengths, dim=1):
-        predictions = read(model, part, memory)
-        memory = predictions.memory
+def read_in_parts(model, tokens, lengths):
+    carry, parts = None, []
+    for part in tokens.split(lengths, dim=1):
+        predictions = read(model, part, carry)
+        carry = predictions.carry
         parts.append(predictions.log_probabilities())
     return torch.cat(parts, dim=1)
 
 
-def embedded(model, x, **how):
-    """Return predictions and the word vectors that they were made from."""
+def embedded(model, tokens, carry, **how):
+    """Return predictions and the token vectors that they were made from."""
     caught = []
     hook = model.softmax.embedding.register_forward_hook(lambda module, inputs, output: caught.append(output))
-    predictions, _ = model(x, **how)
+    predictions = model(tokens, carry, **how)
     hook.remove()
     return predictions, caught[0]
 
@@ -106,27 +108,30 @@ def test_all_presets_are_counted():
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_every_preset_reads_a_text_at_reduced_size(name):
-    small = {"num_words": 30, "cutoffs": (5, 10), "features": 40, "hidden_features": 16}
+    small = {"vocab_size": 30, "cutoffs": (5, 10), "features": 40, "hidden_features": 16}
     model = models.create(name, **small)
-    memory = None
+    carry = None
     for _ in range(2):
-        words = torch.randint(30, (2, 4))
-        predictions, _ = model(Segment(words, memory))
-        memory = predictions.memory
-        predictions.losses(words).mean().backward()
+        tokens = torch.randint(30, (2, 4))
+        predictions = model(tokens, carry)
+        carry = predictions.carry
+        predictions.losses(tokens).mean().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-    assert all(part.shape[1] == 8 for part in memory)
+    assert all(part.shape[1] == 8 for part in carry)
 
 
 def test_twins_differ_in_nothing_but_the_depth():
-    for name, options in TIED_TRANSFORMERS.items():
-        assert {**DEQ_TRANSFORMERS[name], "depth": options["depth"]} == options
+    for name in ("wt103", "wt2-cpu"):
+        tied = models.preset(f"tied-transformer/{name}")
+        assert DEQTransformerLM.Config.part_of(tied) == models.preset(f"deq-transformer/{name}")
+        assert {*vars(tied)} - {*vars(models.preset(f"deq-transformer/{name}"))} == {"depth"}
 
 
-def test_baselines_read_the_same_words():
-    shared = ("num_words", "cutoffs", "div_value", "memory_length")
-    for name, options in TRANSFORMER_XLS.items():
-        assert {key: options.get(key) for key in shared} == {key: DEQ_TRANSFORMERS[name].get(key) for key in shared}
+def test_baselines_read_the_same_tokens():
+    for name in ("wt103", "wt2-cpu"):
+        baseline, deq = models.preset(f"transformer-xl/{name}"), models.preset(f"deq-transformer/{name}")
+        for field in ("vocab_size", "cutoffs", "div_value", "memory_length"):
+            assert getattr(baseline, field) == getattr(deq, field)
 
 
 # Memory
@@ -140,32 +145,31 @@ class TestMemory:
         # depth. The second part is shorter than the memory, which has to keep some of the first.
         options = {"norm": norm, "window": window, "memory_length": L if window is None else window - 1}
         model = make(kind, **options) if kind == "xl" else make_tame(kind, **options)
-        words = draw(B, L)
+        tokens = draw(B, L)
         with torch.no_grad():
-            whole = read(model, words).log_probabilities()
-            parts = read_in_parts(model, words, [4, 1, 3])
+            whole = read(model, tokens).log_probabilities()
+            parts = read_in_parts(model, tokens, [4, 1, 3])
         torch.testing.assert_close(parts, whole, atol=1e-8 if kind == "deq" else 1e-12, rtol=0)
 
     @pytest.mark.parametrize("kind", ["deq", "xl"])
     def test_a_memory_shorter_than_the_window_is_not_enough(self, kind):
         model = make(kind, window=4, memory_length=2)
-        words = draw(B, L)
+        tokens = draw(B, L)
         with torch.no_grad():
-            difference = read_in_parts(model, words, [4, 4]) - read(model, words).log_probabilities()
+            difference = read_in_parts(model, tokens, [4, 4]) - read(model, tokens).log_probabilities()
         far = difference.abs().amax(dim=(0, 2))
         assert far[:4].max() < 1e-8
         assert far[4] > 1e-4
 
     def test_at_a_finite_depth_the_tied_model_is_one_text_only_near_its_equilibrium(self):
         # The memory holds final states, where one long text would show the states of each depth.
-        words = draw(B, L)
+        tokens = draw(B, L)
         differences = []
         for depth in (3, 40):
             torch.manual_seed(0)
-            model = make_tame("tied")
-            model.depth = depth
+            model = make_tame("tied", depth=depth)
             with torch.no_grad():
-                whole, parts = read(model, words).log_probabilities(), read_in_parts(model, words, [4, 4])
+                whole, parts = read(model, tokens).log_probabilities(), read_in_parts(model, tokens, [4, 4])
             differences.append((whole - parts).abs().max())
         assert differences[0] > 1e-5
         assert differences[1] < 1e-10
@@ -173,46 +177,45 @@ class TestMemory:
     @pytest.mark.parametrize("kind", KINDS)
     def test_it_grows_to_its_length_and_has_no_graph(self, kind):
         model = make(kind, memory_length=7)
-        memory, lengths = None, []
+        carry, lengths = None, []
         for _ in range(4):
-            memory = model(Segment(draw(B, 3), memory))[0].memory
-            lengths.append({part.shape[1] for part in memory})
-            assert not any(part.requires_grad for part in memory)
+            carry = model(draw(B, 3), carry).carry
+            lengths.append({part.shape[1] for part in carry})
+            assert not any(part.requires_grad for part in carry)
         assert lengths == [{3}, {6}, {7}, {7}]
-        widths = [part.shape[2] for part in memory]
+        widths = [part.shape[2] for part in carry]
         assert widths == ([FEATURES] * 3 if kind == "xl" else [FEATURES, 3 * FEATURES])
 
     def test_of_a_deq_it_is_the_last_equilibria_and_what_was_injected_there(self):
         model = make_tame(memory_length=5)
-        words = draw(B, L)
-        predictions, solution = model(words)
-        states, injected = predictions.memory
-        assert torch.equal(states, solution.value[:, -5:])
-        torch.testing.assert_close(injected, model.injection(model.softmax.embedding(words))[:, -5:])
+        tokens = draw(B, L)
+        predictions, eq = model.solve(tokens)
+        states, injected = predictions.carry
+        assert torch.equal(states, eq.z[:, -5:])
+        torch.testing.assert_close(injected, model.injection(model.softmax.embedding(tokens))[:, -5:])
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_there_need_not_be_any(self, kind):
-        predictions, _ = make(kind, memory_length=0)(draw(B, L))
-        assert predictions.memory is None
+        assert make(kind, memory_length=0)(draw(B, L)).carry is None
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_it_changes_what_is_predicted(self, kind):
         model = make(kind)
-        words = draw(B, L)
-        memory = model(draw(B, L))[0].memory
-        with_memory, without = (model(Segment(words, m))[0].log_probabilities() for m in (memory, None))
-        assert (with_memory - without).abs().amax(dim=(0, 2)).min() > 1e-4
+        tokens = draw(B, L)
+        carry = model(draw(B, L)).carry
+        with_carry, without = (model(tokens, c).log_probabilities() for c in (carry, None))
+        assert (with_carry - without).abs().amax(dim=(0, 2)).min() > 1e-4
 
     def test_one_of_another_depth_is_refused(self):
-        memory = make("deq")(draw(B, L))[0].memory
-        with pytest.raises(ValueError, match=r"memory has 2 parts.*each of 3 layers"):
-            make("xl")(Segment(draw(B, L), memory))
+        carry = make("deq")(draw(B, L)).carry
+        with pytest.raises(ValueError, match=r"carry has 2 parts.*each of 3 layers"):
+            make("xl")(draw(B, L), carry)
 
     def test_one_of_another_batch_is_refused(self):
         model = make()
-        memory = model(draw(2, L))[0].memory
+        carry = model(draw(2, L)).carry
         with pytest.raises(ValueError, match="batch of the state"):
-            model(Segment(draw(B, L), memory))
+            model(draw(B, L), carry)
 
 
 # Causality
@@ -230,10 +233,10 @@ class TestCausality:
         ids=["converged", "stopped early", "both solves stopped early", "explicit"],
     )
     @pytest.mark.parametrize("norm", ["post", "pre"])
-    def test_no_gradient_reaches_a_later_word(self, kind, how, norm):
+    def test_no_gradient_reaches_a_later_token(self, kind, how, norm):
         model = make(kind, norm=norm)
-        memory = read(model, draw(B, 4)).memory
-        predictions, vectors = embedded(model, Segment(draw(B, L), memory), **how)
+        carry = read(model, draw(B, 4)).carry
+        predictions, vectors = embedded(model, draw(B, L), carry, **how)
         for i in range(L):
             loss = (predictions.hidden[:, i] * torch.arange(FEATURES)).sum()
             (gradient,) = torch.autograd.grad(loss, vectors, retain_graph=True)
@@ -255,13 +258,13 @@ class TestCausality:
         ids=["anderson", "picard stopped early", "tied", "explicit"],
     )
     @pytest.mark.parametrize("norm", ["post", "pre"])
-    def test_no_prediction_changes_with_later_words(self, kind, how, atol, norm):
+    def test_no_prediction_changes_with_later_tokens(self, kind, how, atol, norm):
         model = make(kind, norm=norm) if kind == "xl" else make_tame(kind, norm=norm)
-        words, i = draw(B, L), 4
-        changed = words.clone()
-        changed[:, i + 1 :] = (changed[:, i + 1 :] + 7) % NUM_WORDS
+        tokens, i = draw(B, L), 4
+        changed = tokens.clone()
+        changed[:, i + 1 :] = (changed[:, i + 1 :] + 7) % VOCAB_SIZE
         with torch.no_grad():
-            before, after = (model(w, **how)[0].log_probabilities() for w in (words, changed))
+            before, after = (model(w, **how).log_probabilities() for w in (tokens, changed))
         torch.testing.assert_close(after[:, : i + 1], before[:, : i + 1], atol=atol, rtol=0)
         assert (after - before)[:, i + 1 :].abs().amax(dim=(0, 2)).min() > 1e-3
 
@@ -269,12 +272,12 @@ class TestCausality:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_a_batch_do_not_see_each_other(kind):
     model = make(kind)
-    words = draw(B, L)
-    memory = model(draw(B, 5))[0].memory
+    tokens = draw(B, L)
+    carry = model(draw(B, 5)).carry
     with torch.no_grad():
-        together = read(model, words, memory).log_probabilities()
+        together = read(model, tokens, carry).log_probabilities()
         for row in range(B):
-            alone = read(model, words[row, None], tuple(part[row, None] for part in memory)).log_probabilities()
+            alone = read(model, tokens[row, None], tuple(part[row, None] for part in carry)).log_probabilities()
             torch.testing.assert_close(alone[0], together[row], atol=1e-8, rtol=0)
 
 
@@ -282,9 +285,9 @@ def test_rows_of_a_batch_do_not_see_each_other(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_words_are_about_as_likely_at_first(kind):
-    model = make(kind, num_words=500, std=0.01)
-    loss = model(torch.randint(500, (B, L)))[0].losses(torch.randint(500, (B, L))).mean()
+def test_all_tokens_are_about_as_likely_at_first(kind):
+    model = make(kind, vocab_size=500, std=0.01)
+    loss = model(torch.randint(500, (B, L))).losses(torch.randint(500, (B, L))).mean()
     assert abs(loss.item() - math.log(500)) < 0.02
 
 
@@ -296,7 +299,7 @@ def test_it_learns_a_paragraph_by_heart(kind):
     how = {"solver": Anderson(max_evals=12, tol=1e-3), "adjoint": Implicit(GMRES(max_evals=12, tol=1e-3))}
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(150):
-        predictions, _ = model(text[:, :-1], **how if kind == "deq" else {})
+        predictions = model(text[:, :-1], **how if kind == "deq" else {})
         loss = predictions.losses(text[:, 1:]).mean()
         if loss < 0.1:
             return
@@ -312,10 +315,10 @@ def test_it_learns_a_paragraph_by_heart(kind):
 def test_all_parameters_get_gradients(kind, norm, weight_norm):
     model = make(kind, norm=norm, weight_norm=weight_norm, cutoffs=(5, 12), div_value=2, dropout=0.1)
     how = {"solver": Anderson(max_evals=8)} if kind == "deq" else {}
-    words = torch.arange(24).reshape(3, 8) % NUM_WORDS
-    memory = model(words, **how)[0].memory
-    predictions, _ = model(Segment(words, memory), **how)
-    predictions.losses(words.roll(-1, 1)).mean().backward()
+    tokens = torch.arange(24).reshape(3, 8) % VOCAB_SIZE
+    carry = model(tokens, **how).carry
+    predictions = model(tokens, carry, **how)
+    predictions.losses(tokens.roll(-1, 1)).mean().backward()
     without = [n for n, p in model.named_parameters() if p.grad is None or not 0 < p.grad.abs().sum() < math.inf]
     assert not without
     assert any(isinstance(module, WeightNormLinear) for module in model.modules()) == weight_norm
@@ -324,14 +327,17 @@ def test_all_parameters_get_gradients(kind, norm, weight_norm):
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_deep_enough_the_tied_model_has_the_output_and_the_gradients_of_the_equilibrium(norm):
     model = make_tame(norm=norm, dropout=0.2, attention_dropout=0.1)
-    words, following = draw(B, L), draw(B, L)
-    memory = model(draw(B, 5))[0].memory
-    losses = []
-    for twin in (model, TiedTransformer(model, depth=150)):
+    tokens, following = draw(B, L), draw(B, L)
+    tied = make("tied", norm=norm, dropout=0.2, attention_dropout=0.1, depth=150)
+    tied.model.load_state_dict(model.state_dict())
+    carry = model(draw(B, 5)).carry
+    losses, gradients = [], []
+    for twin in (model, tied):
         torch.manual_seed(1)  # for the same masks
-        losses.append(read(twin, words, memory).losses(following).mean())
+        losses.append(read(twin, tokens, carry).losses(following).mean())
+        gradients.append(gradients_of(losses[-1], twin))
     torch.testing.assert_close(*losses)
-    torch.testing.assert_close(*(gradients_of(loss, model) for loss in losses), atol=1e-9, rtol=1e-6)
+    torch.testing.assert_close(*gradients, atol=1e-9, rtol=1e-6)
 
 
 def test_weights_are_normalized_once_for_all_uses(monkeypatch):
@@ -340,9 +346,9 @@ def test_weights_are_normalized_once_for_all_uses(monkeypatch):
     monkeypatch.setattr(WeightNormLinear, "compute", lambda self: (calls.append(self), plain(self))[1])
     for kind in ("tied", "xl"):
         model = make(kind, weight_norm=True)
-        memory = model(draw(B, L))[0].memory
+        carry = model(draw(B, L)).carry
         calls.clear()
-        model(Segment(draw(B, L), memory))
+        model(draw(B, L), carry)
         normalized = sum(isinstance(module, WeightNormLinear) for module in model.modules())
         # Before the first application of a tied cell, two are needed for the memory and for the positions.
         assert len(calls) == normalized + (2 if kind == "tied" else 0)
@@ -354,14 +360,14 @@ def test_weights_are_normalized_once_for_all_uses(monkeypatch):
 class TestDropout:
     def test_masks_are_the_same_for_all_evaluations_of_a_solve_and_fresh_for_the_next(self):
         model = make(features=64, dropout=0.5, attention_dropout=0.5)
-        memory = model.eval()(draw(B, 5))[0].memory
+        carry = model.eval()(draw(B, 5)).carry
         model.train()
         seen = []
         model.cell.register_forward_hook(lambda module, inputs, output: seen.append(inputs))
-        segment = Segment(draw(B, L), memory)
+        tokens = draw(B, L)
         for _ in range(2):
-            predictions, _ = model(segment, solver=Anderson(max_evals=4, tol=0))
-            predictions.losses(segment.words).mean().backward()
+            predictions = model(tokens, carry, solver=Anderson(max_evals=4, tol=0))
+            predictions.losses(tokens).mean().backward()
         first, second = seen[: len(seen) // 2], seen[len(seen) // 2 :]
         assert len(first) == len(second) >= 5
         for solve in (first, second):
@@ -369,28 +375,28 @@ class TestDropout:
             assert all(inputs[3] is solve[0][3] for inputs in solve)
         assert not any(torch.equal(a, b) for a, b in zip(first[0][4], second[0][4], strict=True))
         assert not torch.equal(first[0][3].projected, second[0][3].projected)
-        # What is injected, after dropout of the word vectors.
+        # What is injected, after dropout of the token vectors.
         assert not torch.equal(first[0][1], second[0][1])
 
     def test_the_cell_is_a_function(self):
         model = make(dropout=0.5, attention_dropout=0.5)
-        z, inputs = model.inject(draw(B, L))
+        z, inputs = model.encode(draw(B, L))
         z = torch.randn_like(z)
         assert torch.equal(model.cell(z, *inputs), model.cell(z, *inputs))
 
     @pytest.mark.parametrize("options", [{"dropout": 0.5}, {"attention_dropout": 0.5}])
     @pytest.mark.parametrize("kind", KINDS)
     def test_training_has_it_and_evaluation_does_not(self, kind, options):
-        model, words = make(kind, **options), draw(B, L)
-        outputs = [model(words)[0].hidden for _ in range(2)]
+        model, tokens = make(kind, **options), draw(B, L)
+        outputs = [model(tokens).hidden for _ in range(2)]
         assert not torch.allclose(*outputs)
         model.eval()
-        outputs = [model(words)[0].hidden for _ in range(2)]
+        outputs = [model(tokens).hidden for _ in range(2)]
         assert torch.equal(*outputs)
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_the_same_features_are_dropped_at_all_positions(self, kind):
-        is_zero = make(kind, dropout=0.5)(draw(B, L))[0].hidden == 0
+        is_zero = make(kind, dropout=0.5)(draw(B, L)).hidden == 0
         assert is_zero.any()
         assert torch.equal(is_zero.all(dim=1), is_zero.any(dim=1))
 
@@ -410,16 +416,16 @@ class TestPenalty:
     @pytest.mark.parametrize("norm", NORMS)
     def test_its_gradient_agrees_with_finite_differences(self, norm):
         model = make(norm=norm)
-        memory = model(draw(B, 5), solver=Anderson(max_evals=5))[0].memory
-        segment = Segment(draw(B, L), memory)
+        carry = model(draw(B, 5), solver=Anderson(max_evals=5)).carry
+        tokens = draw(B, L)
         z = torch.randn(B, L, FEATURES).double()
         # Used by the cell, and before it for the memory.
         parameter = model.cell.attention.qkv.v
         direction = torch.randn_like(parameter)
 
         def penalty():
-            _, inputs = model.inject(segment)
-            return jacobian_penalty(model.cell, z, *inputs, generator=torch.Generator().manual_seed(1))
+            _, inputs = model.encode(tokens, carry)
+            return jacobian_penalty(Equilibrium.at(model.cell, z, *inputs), generator=torch.Generator().manual_seed(1))
 
         slope = (torch.autograd.grad(penalty(), parameter)[0] * direction).sum()
         values = []
@@ -432,11 +438,10 @@ class TestPenalty:
     def test_it_adds_to_the_implicit_gradient_and_leaves_it_alone(self):
         model = make_tame(dropout=0.1)
         regularizer = JacobianRegularizer(weight=2.0)
-        memory = model(draw(B, 5))[0].memory
-        segment = Segment(draw(B, L), memory)
-        equilibrium = model.solve(segment)
-        loss = model.answer(segment, equilibrium.z, equilibrium.inputs).losses(draw(B, L)).mean()
-        penalty = regularizer(model.cell, equilibrium.z, *equilibrium.inputs, step=0)
+        carry = model(draw(B, 5)).carry
+        predictions, eq = model.solve(draw(B, L), carry)
+        loss = predictions.losses(draw(B, L)).mean()
+        penalty = regularizer(eq, step=0)
         together = gradients_of(loss + penalty, model)
         apart = [a + b for a, b in zip(gradients_of(loss, model), gradients_of(penalty, model), strict=True)]
         torch.testing.assert_close(list(together), apart)
@@ -449,24 +454,49 @@ class TestPenalty:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_dict_is_all_of_a_model(kind):
     model, other = (make(kind, cutoffs=(5, 12), div_value=2) for _ in range(2))
-    words = draw(B, L)
-    assert not torch.allclose(model(words)[0].hidden, other(words)[0].hidden)
+    tokens = draw(B, L)
+    assert not torch.allclose(model(tokens).hidden, other(tokens).hidden)
     other.load_state_dict(model.state_dict())
-    assert torch.equal(model(words)[0].log_probabilities(), other(words)[0].log_probabilities())
+    assert torch.equal(model(tokens).log_probabilities(), other(tokens).log_probabilities())
 
 
-def test_a_tied_model_shares_the_parameters_of_its_deq():
+def test_a_tied_model_has_the_parameters_of_a_deq_and_begins_as_one():
+    torch.manual_seed(0)
+    model = make(cutoffs=(5, 12), div_value=2)
+    torch.manual_seed(0)
+    twin = make("tied", cutoffs=(5, 12), div_value=2)
+    ours = {f"model.{name}": value for name, value in model.state_dict().items()}
+    theirs = twin.state_dict()
+    assert list(theirs) == list(ours)
+    assert all(torch.equal(theirs[name], ours[name]) for name in ours)
+    assert twin.model.config == model.config
+
+
+def test_a_tied_model_is_its_deq_unrolled():
+    model = make("tied", depth=3)
+    tokens, carry = draw(B, L), model(draw(B, 5)).carry
+    unrolled, eq = model.model.unroll(tokens, 3, carry)
+    predictions = model(tokens, carry)
+    assert torch.equal(predictions.hidden, unrolled.hidden)
+    assert all(torch.equal(a, b) for a, b in zip(predictions.carry, unrolled.carry, strict=True))
+    assert torch.equal(eq.z, unrolled.hidden)
+    assert eq.stats.num_evals.tolist() == [3] * B
+
+
+def test_a_state_by_itself_is_decoded_without_anything_to_carry():
     model = make()
-    twin = TiedTransformer(model, depth=2)
-    assert all(a is b for a, b in zip(twin.parameters(), model.parameters(), strict=True))
+    predictions, eq = model.solve(draw(B, L))
+    alone = model.decode(eq.z)
+    assert torch.equal(alone.hidden, predictions.hidden)
+    assert alone.carry is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_those_of_the_probabilities(kind):
-    predictions, _ = make(kind, cutoffs=(5, 12), div_value=2)(draw(B, L))
-    words = draw(B, L)
-    expected = F.nll_loss(predictions.log_probabilities().flatten(0, 1), words.flatten(), reduction="none")
-    torch.testing.assert_close(predictions.losses(words).flatten(), expected)
+    predictions = make(kind, cutoffs=(5, 12), div_value=2)(draw(B, L))
+    tokens = draw(B, L)
+    expected = F.nll_loss(predictions.log_probabilities().flatten(0, 1), tokens.flatten(), reduction="none")
+    torch.testing.assert_close(predictions.losses(tokens).flatten(), expected)
 
 
 @pytest.mark.parametrize(
@@ -478,7 +508,12 @@ def test_losses_are_those_of_the_probabilities(kind):
         ({"norm": "none"}, "norm is 'none'"),
         ({"num_heads": 3}, "multiple of num_heads"),
         ({"window": 0}, "window is 0"),
-        ({"cutoffs": (NUM_WORDS,)}, "cutoffs"),
+        ({"head_features": 0}, "head_features is 0"),
+        ({"features": 7, "num_heads": 1}, "features is 7"),
+        ({"div_value": 0.5}, "div_value is 0.5"),
+        ({"std": 0.0}, "std is 0.0"),
+        ({"vocab_size": 0}, "vocab_size is 0"),
+        ({"cutoffs": (VOCAB_SIZE,)}, "cutoffs"),
         ({"tied": "some"}, "tied is 'some'"),
     ],
 )
@@ -490,6 +525,8 @@ def test_arguments_that_make_no_sense_are_refused(kind, options, message):
 
 def test_a_model_needs_some_depth():
     with pytest.raises(ValueError, match="depth is 0"):
-        TiedTransformer(make(), depth=0)
+        make("tied", depth=0)
+    with pytest.raises(ValueError, match="depth is 0"):
+        make().unroll(draw(B, L), 0)
     with pytest.raises(ValueError, match="num_layers is 0"):
-        TransformerXL(num_words=NUM_WORDS, num_layers=0)
+        TransformerXL(vocab_size=VOCAB_SIZE, num_layers=0)

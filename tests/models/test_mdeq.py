@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from steadeq import GMRES, Anderson, Implicit, OneStep, jacobian_penalty, models
 from steadeq.models import MDEQ, MDEQCell, MDEQClassifier, MDEQSegmenter
-from steadeq.nn import WeightNormConv2d, computed_once, draw_mask
+from steadeq.nn import WeightNormConv2d, cached_parameters, draw_mask
 
 # Millions, as published.
 COUNTS = {
@@ -49,7 +49,7 @@ def test_the_widths_of_the_paper_cannot_be_built_with_its_groups():
 
 def reduced(name):
     with torch.device("meta"):
-        channels = models.create(name).backbone.channels
+        channels = models.create(name).config.channels
     narrow = tuple(8 * 2**scale for scale in range(len(channels)))
     options = {"channels": narrow, "groups": 4, "expansion": 2}
     if name in CLASSIFIERS:
@@ -61,12 +61,12 @@ def reduced(name):
 @pytest.mark.parametrize("name", CLASSIFIERS + SEGMENTERS)
 def test_every_preset_has_its_shapes_and_gradients_at_reduced_width(name):
     model = reduced(name)
-    size = 32 << model.backbone.num_downsamplings
+    size = 32 << model.config.num_downsamplings
     x = torch.randn(2, 3, size, size)
-    output, solution = model(x, solver=Anderson(max_evals=3), adjoint=OneStep())
+    output, eq = model.solve(x, solver=Anderson(max_evals=3), adjoint=OneStep())
     classes = 19 if name in SEGMENTERS else 1000 if "imagenet" in name else 10
     assert output.shape == ((2, classes, size, size) if name in SEGMENTERS else (2, classes))
-    assert solution.num_evals.tolist() == [3, 3]
+    assert eq.stats.num_evals.tolist() == [3, 3]
     output.square().sum().backward()
     missing = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
     assert not missing
@@ -74,13 +74,13 @@ def test_every_preset_has_its_shapes_and_gradients_at_reduced_width(name):
 
 def test_the_state_halves_from_scale_to_scale():
     model = backbone(channels=(8, 8, 16), num_downsamplings=1)
-    z0, _ = model.inject(torch.zeros(2, 3, 32, 64))
+    z0, _ = model.encode(torch.zeros(2, 3, 32, 64))
     assert [tuple(z.shape) for z in z0] == [(2, 8, 16, 32), (2, 8, 8, 16), (2, 16, 4, 8)]
 
 
 def test_a_size_that_cannot_be_halved_is_refused():
     with pytest.raises(ValueError, match="multiples of 2"):
-        backbone().inject(torch.zeros(1, 3, 7, 8))
+        backbone().encode(torch.zeros(1, 3, 7, 8))
 
 
 def test_the_cell_is_the_published_formula():
@@ -127,14 +127,14 @@ def test_only_the_last_convolution_of_a_chain_changes_the_width():
 class TestWeightNorm:
     def test_it_begins_as_the_plain_weight(self):
         conv = WeightNormConv2d(3, 5, 3)
-        torch.testing.assert_close(conv.shared(), conv.v)
+        torch.testing.assert_close(conv.cached(), conv.v)
 
     def test_its_weight_has_the_norm_g_whatever_v_is(self):
         conv = WeightNormConv2d(3, 5, 3)
         with torch.no_grad():
             conv.v *= 7
             conv.g.copy_(torch.arange(1.0, 6).reshape(5, 1, 1, 1))
-        torch.testing.assert_close(conv.shared().flatten(1).norm(dim=1), torch.arange(1.0, 6))
+        torch.testing.assert_close(conv.cached().flatten(1).norm(dim=1), torch.arange(1.0, 6))
 
     def test_its_second_derivatives_are_right(self):
         conv = WeightNormConv2d(2, 3, 3).double()
@@ -146,12 +146,12 @@ class TestWeightNorm:
         arguments = tuple(p.detach().requires_grad_() for p in (conv.v, conv.g))
         assert torch.autograd.gradgradcheck(f, arguments)
 
-    def test_it_is_computed_once_for_a_solve_and_gradients_reach_it(self, monkeypatch):
+    def test_it_is_cached_parameters_for_a_solve_and_gradients_reach_it(self, monkeypatch):
         model = backbone()
         calls = []
         plain = WeightNormConv2d.compute
         monkeypatch.setattr(WeightNormConv2d, "compute", lambda self: (calls.append(self), plain(self))[1])
-        z = model.solve(torch.randn(2, 3, 16, 16), solver=Anderson(max_evals=8), adjoint=Implicit()).z
+        z = model.solve(torch.randn(2, 3, 16, 16), solver=Anderson(max_evals=8), adjoint=Implicit())[0]
         convs = [m for m in model.layer.cell.modules() if isinstance(m, WeightNormConv2d)]
         assert len(calls) == len(convs) == 6
         sum(part.square().sum() for part in z).backward()
@@ -161,9 +161,9 @@ class TestWeightNorm:
     def test_sharing_changes_no_gradient(self):
         x = torch.randn(2, 3, 16, 16)
         shared, plain = backbone(), backbone()
-        z = shared.solve(x, solver=Anderson(max_evals=5)).z
-        z0, inputs = plain.inject(x)
-        w, _ = plain.layer(z0, *inputs, solver=Anderson(max_evals=5))
+        z = shared(x, solver=Anderson(max_evals=5))
+        z0, inputs = plain.encode(x)
+        w = plain.layer(*inputs, z0=z0, solver=Anderson(max_evals=5))
         for a, b in ((z, shared), (w, plain)):
             sum(part.sin().sum() for part in a).backward()
             assert b.layer.cell.posts[0].g.grad is not None
@@ -172,17 +172,17 @@ class TestWeightNorm:
 
     def test_what_is_kept_is_gone_after_the_solve_also_after_an_error(self):
         conv = WeightNormConv2d(2, 2, 3)
-        with pytest.raises(RuntimeError, match="stop"), computed_once(conv):
+        with pytest.raises(RuntimeError, match="stop"), cached_parameters(conv):
             raise RuntimeError("stop")
-        assert conv.shared() is not conv.shared()
+        assert conv.cached() is not conv.cached()
 
     def test_weights_changed_after_a_solve_are_seen_by_the_next(self):
         model = backbone()
         x = torch.randn(1, 3, 16, 16)
-        before = model(x)[0][0]
+        before = model(x)[0]
         with torch.no_grad():
             model.layer.cell.posts[0].v.mul_(-1)
-        assert not torch.allclose(model(x)[0][0], before)
+        assert not torch.allclose(model(x)[0], before)
 
     def test_it_can_be_switched_off(self):
         assert not any(isinstance(m, WeightNormConv2d) for m in backbone(weight_norm=False).modules())
@@ -195,7 +195,7 @@ class TestDropout:
         model.layer.cell.register_forward_hook(lambda module, inputs, output: seen.append(inputs[2:]))
         x = torch.randn(4, 3, 16, 16)
         for _ in range(2):
-            z = model.solve(x, solver=Anderson(max_evals=4, tol=0), adjoint=Implicit()).z
+            z = model(x, solver=Anderson(max_evals=4, tol=0), adjoint=Implicit())
             sum(part.sum() for part in z).backward()
         assert len(seen) == 10
         first, second = seen[:5], seen[5:]
@@ -207,7 +207,7 @@ class TestDropout:
     def test_evaluation_has_none(self):
         model = backbone(dropout=0.5).eval()
         x = torch.randn(2, 3, 16, 16)
-        assert torch.equal(model(x)[0][0], model(x)[0][0])
+        assert torch.equal(model(x)[0], model(x)[0])
 
     def test_its_mean_is_one(self):
         torch.manual_seed(0)
@@ -217,21 +217,21 @@ class TestDropout:
     def test_samples_keep_their_masks_when_others_leave_the_batch(self):
         model = backbone(dropout=0.5)
         x = torch.randn(8, 3, 16, 16)
-        z0, inputs = model.inject(x)
+        z0, inputs = model.encode(x)
         model.layer.compact = True
-        together = model.layer(z0, *inputs, solver=Anderson(max_evals=40, tol=1e-2))[1]
+        together = model.layer.solve(*inputs, z0=z0, solver=Anderson(max_evals=40, tol=1e-2)).stats
         for sample in range(8):
             row = slice(sample, sample + 1)
-            alone = model.layer(
-                tuple(z[row] for z in z0), *(i[row] for i in inputs), solver=Anderson(max_evals=40, tol=1e-2)
+            alone = model.layer.solve(
+                *(i[row] for i in inputs), z0=tuple(z[row] for z in z0), solver=Anderson(max_evals=40, tol=1e-2)
             )
-            assert alone[1].num_evals.tolist() == together.num_evals[row].tolist()
+            assert alone.stats.num_evals.tolist() == together.num_evals[row].tolist()
 
 
 def test_the_penalty_reaches_all_parameters_of_the_cell():
     model = backbone(channels=(8, 16, 16))
-    equilibrium = model.solve(torch.randn(2, 3, 16, 16), solver=Anderson(max_evals=4))
-    jacobian_penalty(model.layer.cell, equilibrium.z, *equilibrium.inputs).backward()
+    _, eq = model.solve(torch.randn(2, 3, 16, 16), solver=Anderson(max_evals=4))
+    jacobian_penalty(eq).backward()
     # The last biases only shift f.
     assert all(p.grad is not None for p in model.layer.cell.parameters())
 
@@ -239,7 +239,7 @@ def test_the_penalty_reaches_all_parameters_of_the_cell():
 def test_the_implicit_gradient_agrees_with_finite_differences():
     torch.manual_seed(0)
     options = {"channels": (4, 8), "groups": 2, "expansion": 1, "image_channels": 1, "post_affine": True}
-    model = MDEQClassifier(backbone=MDEQ(**options), head_channels=(1, 2), final_channels=4).double()
+    model = MDEQClassifier(**options, head_channels=(1, 2), final_channels=4).double()
     with torch.no_grad():
         # A small state next to a large input is easy to solve.
         for norm in model.backbone.layer.cell.norms:
@@ -248,12 +248,12 @@ def test_the_implicit_gradient_agrees_with_finite_differences():
     x, y = torch.randn(3, 1, 8, 8).double(), torch.tensor([0, 1, 2])
 
     def loss():
-        logits, solution = model(
+        logits, eq = model.solve(
             x,
             solver=Anderson(max_evals=300, tol=1e-11),
             adjoint=Implicit(GMRES(max_evals=100, tol=1e-11, memory=100)),
         )
-        assert solution.converged.all()
+        assert eq.stats.converged.all()
         return F.cross_entropy(logits, y)
 
     loss().backward()
@@ -272,12 +272,12 @@ def test_the_implicit_gradient_agrees_with_finite_differences():
 def test_it_overfits_sixty_four_images():
     torch.manual_seed(0)
     options = {"channels": (8, 16), "groups": 4, "expansion": 2}
-    model = MDEQClassifier(backbone=MDEQ(**options), head_channels=(4, 8), final_channels=32)
+    model = MDEQClassifier(**options, head_channels=(4, 8), final_channels=32)
     x, y = torch.randn(64, 3, 8, 8), torch.arange(64) % 10
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(60):
         optimizer.zero_grad()
-        logits, _ = model(x, solver=Anderson(max_evals=5), adjoint=OneStep())
+        logits = model(x, solver=Anderson(max_evals=5), adjoint=OneStep())
         F.cross_entropy(logits, y).backward()
         optimizer.step()
         if (logits.argmax(1) == y).all():
@@ -287,6 +287,40 @@ def test_it_overfits_sixty_four_images():
 
 def test_a_segmenter_gives_every_pixel_a_class():
     torch.manual_seed(0)
-    model = MDEQSegmenter(backbone=backbone(num_downsamplings=2), num_classes=5)
-    logits, _ = model(torch.randn(2, 3, 32, 64))
-    assert logits.shape == (2, 5, 32, 64)
+    model = MDEQSegmenter(channels=(8, 16), groups=4, expansion=2, num_downsamplings=2, num_classes=5)
+    assert model(torch.randn(2, 3, 32, 64)).shape == (2, 5, 32, 64)
+
+
+def test_a_head_is_as_wide_as_that_for_cifar_10_by_default():
+    with torch.device("meta"):
+        twins = [MDEQClassifier(), models.create("mdeq/cifar10", dropout=0.0)]
+    assert [p.shape for p in twins[0].parameters()] == [p.shape for p in twins[1].parameters()]
+    assert MDEQClassifier(channels=(8, 16))(torch.zeros(2, 3, 8, 8)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (MDEQ, {"channels": ()}, "channels is empty"),
+        (MDEQ, {"channels": (8, 0)}, "channels is 0"),
+        (MDEQ, {"channels": (8, 12)}, r"channels has 12.*groups \(8\)"),
+        (MDEQ, {"channels": (15,), "groups": 5}, "channels has 15"),
+        (MDEQ, {"num_downsamplings": -1}, "num_downsamplings is -1"),
+        (MDEQ, {"dropout": 1.0}, "dropout is 1.0"),
+        (MDEQClassifier, {"final_channels": 0}, "final_channels is 0"),
+        (MDEQClassifier, {"head_channels": (1, 2)}, "head_channels is .* 4 scales"),
+        (MDEQClassifier, {"head_channels": (1, 2, 3, 0)}, "head_channels is 0"),
+        (MDEQSegmenter, {"num_classes": 0}, "num_classes is 0"),
+        (MDEQSegmenter, {"kernel_size": 2}, "kernel_size is 2"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused_by_name(model, options, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        model.Config(**options)
+
+
+@pytest.mark.parametrize("model", [MDEQClassifier, MDEQSegmenter])
+def test_the_backbone_has_the_part_of_the_config_that_is_its_own(model):
+    built = model(channels=(8, 16), expansion=2, num_classes=3)
+    assert built.backbone.config == MDEQ.Config(channels=(8, 16), expansion=2)
+    assert built.layer is built.backbone.layer

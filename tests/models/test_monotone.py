@@ -4,7 +4,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from steadeq import GMRES, Anderson, Implicit, Picard, Unrolled, fixed_point, jacobian_penalty, spectral_radius
+from steadeq import (
+    GMRES,
+    Anderson,
+    Equilibrium,
+    Implicit,
+    Picard,
+    Unrolled,
+    fixed_point,
+    jacobian_penalty,
+    spectral_radius,
+)
 from steadeq.models.monotone import MonotoneCell, MonotoneConv, MonotoneDEQ, MonotoneLinear, norm_bound, resolvent
 
 KINDS = ("dense", "conv")
@@ -39,10 +49,8 @@ def materialize(function, shape):
 def solve(operator, x, *, splitting="peaceman-rachford", alpha=None, max_evals=20_000, tol=1e-11):
     cell = MonotoneCell(operator, splitting=splitting, alpha=alpha)
     with torch.no_grad():
-        solution = fixed_point(
-            cell, torch.zeros_like(x), x, cell.prepare(), solver=Picard(max_evals=max_evals, tol=tol)
-        )
-        return cell.equilibrium(solution.value), solution
+        eq = fixed_point(cell, torch.zeros_like(x), x, cell.prepare(), solver=Picard(max_evals=max_evals, tol=tol))
+        return cell.equilibrium(eq.z), eq.stats
 
 
 @torch.no_grad()
@@ -101,9 +109,9 @@ def test_peaceman_rachford_converges_for_every_step_size_where_plain_iteration_d
     x = torch.randn(4, *shape, dtype=torch.float64)
     with torch.no_grad():
         plain = fixed_point(lambda z: torch.relu(operator(z) + x), x, solver=Picard(max_evals=200, tol=1e-6))
-    assert not plain.converged.any()
-    z, solution = solve(operator, x, alpha=alpha)
-    assert solution.converged.all()
+    assert not plain.stats.converged.any()
+    z, stats = solve(operator, x, alpha=alpha)
+    assert stats.converged.all()
     assert distance(z, operator, x) < 1e-6
 
 
@@ -132,8 +140,8 @@ def test_both_splittings_reach_the_equilibrium(kind):
     operator, shape = make_operator(kind, gain=2.0)
     x = 10 * torch.randn(4, *shape, dtype=torch.float64)
     states = {splitting: solve(operator, x, splitting=splitting) for splitting in SPLITTINGS}
-    for z, solution in states.values():
-        assert solution.converged.all()
+    for z, stats in states.values():
+        assert stats.converged.all()
         assert distance(z, operator, x) < 1e-6
     torch.testing.assert_close(states["peaceman-rachford"][0], states["forward-backward"][0], rtol=1e-7, atol=1e-7)
 
@@ -147,7 +155,7 @@ def test_gradients_are_those_of_finite_differences(kind, splitting):
 
     def equilibrium(x, *_):  # the parameters are those of the cell, in which gradcheck perturbs them
         solver = Anderson(max_evals=500, tol=1e-13)
-        u = fixed_point(cell, torch.zeros_like(x), x, cell.prepare(), solver=solver, adjoint=EXACT).value
+        u = fixed_point(cell, torch.zeros_like(x), x, cell.prepare(), solver=solver, adjoint=EXACT).z
         return cell.equilibrium(u)
 
     assert torch.autograd.gradcheck(equilibrium, (x, *cell.parameters()), fast_mode=True)
@@ -166,7 +174,7 @@ def test_gradients_of_the_classifier_do_not_depend_on_how_it_is_solved(kind):
     twin.load_state_dict(model.state_dict())
     gradients = []
     for network in (model, twin):
-        F.cross_entropy(network(x)[0], y).backward()
+        F.cross_entropy(network(x), y).backward()
         gradients.append([parameter.grad for parameter in network.parameters()])
     assert all(gradient.abs().sum() > 0 for gradient in gradients[0])
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-9)
@@ -179,9 +187,9 @@ def test_what_does_not_depend_on_the_iterate_is_done_once_per_solve(kind, splitt
     calls = []
     blocks = type(model.cell.operator).blocks
     monkeypatch.setattr(type(model.cell.operator), "blocks", lambda self: calls.append(1) or blocks(self))
-    equilibrium = model.solve(torch.randn(8, 1, 4, 4, dtype=torch.float64))
-    assert equilibrium.solution.num_evals.min() > 3
-    model.read_out(equilibrium.z).sum().backward()
+    logits, eq = model.solve(torch.randn(8, 1, 4, 4, dtype=torch.float64))
+    assert eq.stats.num_evals.min() > 3
+    logits.sum().backward()
     assert len(calls) == 1
 
 
@@ -192,17 +200,16 @@ def test_penalty_and_spectra_take_the_inputs_of_the_solve(kind, splitting):
     x = torch.randn(4, 1, 4, 4, dtype=torch.float64)
     with torch.no_grad():
         model(x)  # an evaluation in between must not leave anything without a graph behind
-    equilibrium = model.solve(x)
-    injected, _ = equilibrium.inputs
+    _, eq = model.solve(x)
+    injected, _ = eq.inputs
     weights = list(model.cell.operator.parameters())
     gradients = []
-    for inputs in (equilibrium.inputs, (injected,)):
-        penalty = jacobian_penalty(model.layer.cell, equilibrium.z, *inputs, generator=torch.Generator().manual_seed(0))
+    for twin in (eq, Equilibrium.at(eq.f, eq.z, injected)):
+        penalty = jacobian_penalty(twin, generator=torch.Generator().manual_seed(0))
         gradients.append(torch.autograd.grad(penalty, weights, retain_graph=True))
     assert all(gradient.abs().sum() > 0 for gradient in gradients[0])
     torch.testing.assert_close(*gradients)
-    radius = spectral_radius(model.layer.cell, equilibrium.z, *equilibrium.inputs)
-    assert (radius.value < 1).all()
+    assert (spectral_radius(eq).value < 1).all()
 
 
 def test_a_cell_that_prepares_its_own_step_has_a_second_derivative():
@@ -212,7 +219,7 @@ def test_a_cell_that_prepares_its_own_step_has_a_second_derivative():
     solver = Picard(max_evals=2000, tol=1e-13)
     results = []
     for adjoint in (EXACT, Unrolled()):
-        u = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint).value
+        u = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint).z
         (slope,) = torch.autograd.grad(cell.equilibrium(u).pow(3).sum(), x, create_graph=True)
         results.append(torch.autograd.grad(slope.square().sum(), [x, *operator.parameters()]))
     torch.testing.assert_close(*results, rtol=1e-6, atol=1e-8)
@@ -228,10 +235,10 @@ def test_samples_do_not_depend_on_their_batch(kind, splitting):
         * torch.logspace(-3, 3, 9, dtype=torch.float64)[:, None, None, None]
     )
     with torch.no_grad():
-        together, solution = model(x)
-        alone = [model(sample[None]) for sample in x]
+        together, eq = model.solve(x)
+        alone = [model.solve(sample[None]) for sample in x]
     torch.testing.assert_close(together, torch.cat([logits for logits, _ in alone]), rtol=1e-10, atol=1e-10)
-    assert solution.num_evals.tolist() == [int(single.num_evals) for _, single in alone]
+    assert eq.stats.num_evals.tolist() == [int(single.stats.num_evals) for _, single in alone]
 
 
 def test_the_classifier_has_the_published_number_of_parameters():
@@ -247,13 +254,12 @@ def test_training_keeps_the_equilibrium_and_fits():
     # A rate beyond reason, which an unconstrained cell would not survive.
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     for _ in range(40):
-        logits, _ = model(x)
-        loss = F.cross_entropy(logits, y)
+        loss = F.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    logits, solution = model(x, solver=Picard(max_evals=2000, tol=1e-4))
-    assert solution.converged.all()
+    logits, eq = model.solve(x, solver=Picard(max_evals=2000, tol=1e-4))
+    assert eq.stats.converged.all()
     assert (logits.argmax(1) == y).all()
 
 
@@ -261,11 +267,11 @@ def test_training_keeps_the_equilibrium_and_fits():
 def test_under_autocast_the_state_keeps_its_precision(kind):
     model = MonotoneDEQ(channels=6, kind=kind)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        equilibrium = model.solve(torch.randn(3, 1, 8, 8), solver=Picard(max_evals=30, tol=1e-2))
-        loss = model.read_out(equilibrium.z).float().square().sum()
+        logits, eq = model.solve(torch.randn(3, 1, 8, 8), solver=Picard(max_evals=30, tol=1e-2))
+        loss = logits.float().square().sum()
     loss.backward()
-    assert equilibrium.z.dtype == equilibrium.inputs[1].blocks.real.dtype == torch.float32
-    assert equilibrium.solution.converged.all()
+    assert eq.z.dtype == eq.inputs[1].blocks.real.dtype == torch.float32
+    assert eq.stats.converged.all()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
@@ -273,7 +279,7 @@ def test_copies_are_independent():
     model = small_model()
     twin = copy.deepcopy(model)
     x = torch.randn(2, 1, 4, 4, dtype=torch.float64)
-    torch.testing.assert_close(twin(x)[0], model(x)[0], rtol=0, atol=0)
+    torch.testing.assert_close(twin(x), model(x), rtol=0, atol=0)
     assert not {id(parameter) for parameter in twin.parameters()} & {id(parameter) for parameter in model.parameters()}
 
 

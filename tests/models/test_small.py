@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from steadeq import GMRES, Anderson, Broyden, Implicit, Solution, models
+from steadeq import GMRES, Anderson, Broyden, Equilibrium, Implicit, models
 from steadeq.models import AbstractEquilibriumModel, ConvDEQ, ToyDEQ
 
 TIGHT = Anderson(max_evals=100, tol=1e-12)
@@ -36,8 +36,8 @@ def test_the_toy_cell_is_the_formula_of_the_paper():
 def test_the_output_of_the_toy_model_is_its_equilibrium():
     model = ToyDEQ().double()
     x = torch.linspace(-1, 1, 9).double()[:, None]
-    y, solution = model(x, solver=TIGHT)
-    assert solution.converged.all()
+    y, eq = model.solve(x, solver=TIGHT)
+    assert eq.stats.converged.all()
     torch.testing.assert_close(model.layer.cell(y, x), y, rtol=1e-10, atol=1e-10)
 
 
@@ -54,19 +54,19 @@ def test_a_sample_does_not_feel_the_others(name):
     model = models.create(name).double()
     x = make_input(name, dtype=torch.float64)
     solver = Broyden(max_evals=15, tol=1e-6)
-    together, solution = model(x, solver=solver)
+    together, eq = model.solve(x, solver=solver)
     for b in range(len(x)):
-        alone, own = model(x[b : b + 1], solver=solver)
+        alone, own = model.solve(x[b : b + 1], solver=solver)
         torch.testing.assert_close(alone[0], together[b], rtol=1e-7, atol=1e-9)
-        assert own.num_evals[0] == solution.num_evals[b]
+        assert own.stats.num_evals[0] == eq.stats.num_evals[b]
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_parameter_gets_a_finite_gradient(name):
     model = models.create(name)
-    output, solution = model(make_input(name))
+    output, eq = model.solve(make_input(name))
     assert isinstance(model, AbstractEquilibriumModel)
-    assert isinstance(solution, Solution)
+    assert isinstance(eq, Equilibrium)
     output.square().sum().backward()
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None, parameter_name
@@ -81,7 +81,7 @@ def test_gradients_are_those_of_the_equilibrium():
     def loss(*values):
         names = [name for name, _ in model.named_parameters()]
         parameters = dict(zip(names, values, strict=True))
-        output, _ = torch.func.functional_call(model, parameters, (x,), {"solver": TIGHT, "adjoint": EXACT})
+        output = torch.func.functional_call(model, parameters, (x,), {"solver": TIGHT, "adjoint": EXACT})
         return output.square().sum()
 
     assert torch.autograd.gradcheck(loss, tuple(p.detach().requires_grad_() for p in model.parameters()))
@@ -97,8 +97,8 @@ def test_every_preset_builds(name):
 def test_presets_take_overrides():
     assert models.create("toy", hidden=3).layer.cell.W1.shape == (3, 1)
     solver = Anderson(max_evals=2)
-    _, solution = models.create("conv/digits", solver=solver)(make_input("conv/digits"))
-    assert int(solution.num_evals.max()) == 2
+    _, eq = models.create("conv/digits", solver=solver).solve(make_input("conv/digits"))
+    assert int(eq.stats.num_evals.max()) == 2
 
 
 def test_names_are_sorted_and_unknown_ones_refused_with_the_nearest():

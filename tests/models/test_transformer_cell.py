@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from steadeq import DEQ, GMRES, Anderson, Implicit, jacobian_penalty
+from steadeq import DEQ, GMRES, Anderson, Equilibrium, Implicit, jacobian_penalty
 from steadeq.models.transformer import DropoutMasks, TransformerCell
-from steadeq.nn import computed_once
+from steadeq.nn import cached_parameters
 
 NORMS = ["post", "pre", "pre-textbook"]
 B, L, M, FEATURES, HIDDEN = 3, 5, 4, 8, 12
@@ -86,10 +86,10 @@ def test_no_equilibrium_depends_on_a_later_input(norm, window):
     cell = make_tame(norm, window=window)
     layer = DEQ(cell, solver=TIGHT, adjoint=EXACT)
     z, x, memory, injected = (tensor.requires_grad_() for tensor in sample(batch=1))
-    value, solution = layer(torch.zeros_like(z), x, *cell.prepare(L, memory=memory, injected=injected))
-    assert solution.converged.all()
+    eq = layer.solve(x, *cell.prepare(L, memory=memory, injected=injected), z0=torch.zeros_like(z))
+    assert eq.stats.converged.all()
     for i in range(L):
-        loss = (value[:, i] * torch.arange(FEATURES)).sum()
+        loss = (eq.z[:, i] * torch.arange(FEATURES)).sum()
         dx, di = torch.autograd.grad(loss, (x, injected), retain_graph=True)
         reached = dx.abs().sum(dim=(0, 2))
         assert (reached[: i + 1] > 1e-9).all()
@@ -104,13 +104,13 @@ def test_the_equilibrium_of_two_segments_with_memory_is_that_of_one(norm):
     layer = DEQ(cell, solver=TIGHT)
     _, x, _, _ = sample()
     with torch.no_grad():
-        whole, _ = layer(torch.zeros(B, L, FEATURES).double(), x, *cell.prepare(L))
-        first, early = layer(torch.zeros(B, 2, FEATURES).double(), x[:, :2], *cell.prepare(2))
-        prepared = cell.prepare(3, memory=first, injected=x[:, :2])
-        second, late = layer(torch.zeros(B, 3, FEATURES).double(), x[:, 2:], *prepared)
-    assert early.converged.all()
-    assert late.converged.all()
-    torch.testing.assert_close(torch.cat([first, second], dim=1), whole, atol=1e-8, rtol=0)
+        whole = layer(x, *cell.prepare(L), z0=torch.zeros(B, L, FEATURES).double())
+        first = layer.solve(x[:, :2], *cell.prepare(2), z0=torch.zeros(B, 2, FEATURES).double())
+        prepared = cell.prepare(3, memory=first.z, injected=x[:, :2])
+        second = layer.solve(x[:, 2:], *prepared, z0=torch.zeros(B, 3, FEATURES).double())
+    assert first.stats.converged.all()
+    assert second.stats.converged.all()
+    torch.testing.assert_close(torch.cat([first.z, second.z], dim=1), whole, atol=1e-8, rtol=0)
 
 
 def test_finished_samples_leave_the_batch_with_their_memory_and_masks():
@@ -121,10 +121,10 @@ def test_finished_samples_leave_the_batch_with_their_memory_and_masks():
     values = []
     for compact in (True, False):
         with torch.no_grad():
-            value, solution = DEQ(cell, solver=TIGHT, compact=compact)(torch.zeros_like(z), *inputs)
-        values.append(value)
-        assert solution.converged.all()
-        assert solution.num_evals.min() < solution.num_evals.max()
+            eq = DEQ(cell, solver=TIGHT, compact=compact).solve(*inputs, z0=torch.zeros_like(z))
+        values.append(eq.z)
+        assert eq.stats.converged.all()
+        assert eq.stats.num_evals.min() < eq.stats.num_evals.max()
     torch.testing.assert_close(*values, atol=1e-8, rtol=0)
 
 
@@ -132,16 +132,16 @@ def test_finished_samples_leave_the_batch_with_their_memory_and_masks():
 def test_implicit_gradients_with_shared_work_are_those_of_iterating_without(norm):
     cell = make_tame(norm)
     z, x, memory, injected = sample()
-    with computed_once(cell):
+    with cached_parameters(cell):
         prepared = cell.prepare(L, memory=memory, injected=injected)
-        value, solution = DEQ(cell, solver=TIGHT, adjoint=EXACT)(torch.zeros_like(z), x, *prepared)
-    assert solution.converged.all()
+        eq = DEQ(cell, solver=TIGHT, adjoint=EXACT).solve(x, *prepared, z0=torch.zeros_like(z))
+    assert eq.stats.converged.all()
     iterated = torch.zeros_like(z)
     for _ in range(60):
         iterated = cell(iterated, x, *cell.prepare(L, memory=memory, injected=injected))
-    torch.testing.assert_close(value, iterated)
+    torch.testing.assert_close(eq.z, iterated)
     target = draw(B, L, FEATURES)
-    gradients = [torch.autograd.grad((z * target).sum(), list(cell.parameters())) for z in (value, iterated)]
+    gradients = [torch.autograd.grad((z * target).sum(), list(cell.parameters())) for z in (eq.z, iterated)]
     torch.testing.assert_close(*gradients)
     assert all(gradient.abs().sum() > 0 for gradient in gradients[0])
 
@@ -150,7 +150,7 @@ def test_implicit_gradients_with_shared_work_are_those_of_iterating_without(norm
 def test_the_jacobian_penalty_has_a_gradient_in_all_parameters(norm):
     cell = make(norm)
     z, x, memory, injected = sample()
-    jacobian_penalty(cell, z, x, *cell.prepare(L, memory=memory, injected=injected)).backward()
+    jacobian_penalty(Equilibrium.at(cell, z, x, *cell.prepare(L, memory=memory, injected=injected))).backward()
     without = {name for name, parameter in cell.named_parameters() if parameter.grad is None}
     # A bias at the very end does not change the Jacobian, unless something normalizes after it.
     assert without <= {"linear2.bias"}

@@ -7,16 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from steadeq.nn.adaptive_embedding import AdaptiveEmbedding
-from steadeq.nn.adaptive_softmax import AdaptiveSoftmax
+from steadeq.nn import AdaptiveEmbedding, AdaptiveSoftmax
 
 CUTOFFS = [10, 25, 60]
-NUM_WORDS, FEATURES = 80, 64
+VOCAB_SIZE, FEATURES = 80, 64
 TYINGS = ["none", "tails", "all"]
 
 
 def make(*, cutoffs=CUTOFFS, div_value=4, tied="tails", std=0.5):
-    embedding = AdaptiveEmbedding(NUM_WORDS, FEATURES, cutoffs=cutoffs, div_value=div_value, std=std)
+    embedding = AdaptiveEmbedding(VOCAB_SIZE, FEATURES, cutoffs=cutoffs, div_value=div_value, std=std)
     softmax = AdaptiveSoftmax(embedding, tied=tied, std=std).double()
     with torch.no_grad():
         for bias in softmax.biases:
@@ -25,7 +24,7 @@ def make(*, cutoffs=CUTOFFS, div_value=4, tied="tails", std=0.5):
 
 
 def draw(*shape):
-    return torch.randn(*shape, FEATURES, dtype=torch.float64), torch.randint(NUM_WORDS, shape)
+    return torch.randn(*shape, FEATURES, dtype=torch.float64), torch.randint(VOCAB_SIZE, shape)
 
 
 def count(parameters):
@@ -35,52 +34,52 @@ def count(parameters):
 # Embedding
 
 
-def test_each_word_is_its_row_projected_and_scaled():
+def test_each_token_is_its_row_projected_and_scaled():
     embedding = make().embedding
-    words = torch.randperm(NUM_WORDS).reshape(4, 20)
+    tokens = torch.randperm(VOCAB_SIZE).reshape(4, 20)
     rows = torch.cat([table @ map_.T for table, map_ in zip(embedding.tables, embedding.projections, strict=True)])
-    torch.testing.assert_close(embedding(words), rows[words] * math.sqrt(FEATURES))
+    torch.testing.assert_close(embedding(tokens), rows[tokens] * math.sqrt(FEATURES))
 
 
 def test_without_cutoffs_it_is_a_plain_embedding():
-    embedding = AdaptiveEmbedding(NUM_WORDS, FEATURES)
-    words = torch.randint(NUM_WORDS, (3, 5))
-    torch.testing.assert_close(embedding(words), embedding.tables[0][words] * 8)
-    assert count(embedding.parameters()) == NUM_WORDS * FEATURES
+    embedding = AdaptiveEmbedding(VOCAB_SIZE, FEATURES)
+    tokens = torch.randint(VOCAB_SIZE, (3, 5))
+    torch.testing.assert_close(embedding(tokens), embedding.tables[0][tokens] * 8)
+    assert count(embedding.parameters()) == VOCAB_SIZE * FEATURES
 
 
-def test_gradients_reach_the_rows_of_the_words_and_no_others():
+def test_gradients_reach_the_rows_of_the_tokens_and_no_others():
     embedding = make().embedding
-    words = torch.tensor([3, 30, 30, 79])
-    embedding(words).square().sum().backward()
+    tokens = torch.tensor([3, 30, 30, 79])
+    embedding(tokens).square().sum().backward()
     touched = torch.cat([table.grad.abs().sum(dim=1) for table in embedding.tables]).nonzero().flatten()
     assert touched.tolist() == [3, 30, 79]
-    # Of the cluster that has no words too: data-parallel training waits for all of them.
+    # Of the cluster that has no tokens too: data-parallel training waits for all of them.
     assert all(parameter.grad is not None for parameter in embedding.parameters())
 
 
 @pytest.mark.parametrize("cutoffs", [[0, 10], [10, 10], [20, 10], [80], [-1]])
 def test_cutoffs_must_increase_within_the_vocabulary(cutoffs):
     with pytest.raises(ValueError, match="cutoffs"):
-        AdaptiveEmbedding(NUM_WORDS, FEATURES, cutoffs=cutoffs)
+        AdaptiveEmbedding(VOCAB_SIZE, FEATURES, cutoffs=cutoffs)
 
 
 def test_clusters_must_have_features():
     with pytest.raises(ValueError, match="less than one"):
-        AdaptiveEmbedding(NUM_WORDS, 16, cutoffs=CUTOFFS, div_value=4)
+        AdaptiveEmbedding(VOCAB_SIZE, 16, cutoffs=CUTOFFS, div_value=4)
     with pytest.raises(ValueError, match="div_value"):
-        AdaptiveEmbedding(NUM_WORDS, 16, cutoffs=CUTOFFS, div_value=0.5)
+        AdaptiveEmbedding(VOCAB_SIZE, 16, cutoffs=CUTOFFS, div_value=0.5)
 
 
-@pytest.mark.parametrize("word", [-1, -100, NUM_WORDS])
+@pytest.mark.parametrize("token", [-1, -100, VOCAB_SIZE])
 @pytest.mark.parametrize("cutoffs", [CUTOFFS, []])
-def test_words_outside_the_vocabulary_are_refused(word, cutoffs):
+def test_tokens_outside_the_vocabulary_are_refused(token, cutoffs):
     softmax = make(cutoffs=cutoffs)
-    words = torch.tensor([0, word])
+    tokens = torch.tensor([0, token])
     with pytest.raises((IndexError, RuntimeError)):
-        softmax.embedding(words)
+        softmax.embedding(tokens)
     with pytest.raises((IndexError, RuntimeError)):
-        softmax(torch.zeros(2, FEATURES, dtype=torch.float64), words)
+        softmax(torch.zeros(2, FEATURES, dtype=torch.float64), tokens)
 
 
 # Softmax
@@ -90,17 +89,17 @@ def test_words_outside_the_vocabulary_are_refused(word, cutoffs):
 @pytest.mark.parametrize("cutoffs", [CUTOFFS, [79], []])
 def test_probabilities_sum_to_one_and_losses_are_their_logarithms_in_order(tied, cutoffs):
     softmax = make(tied=tied, cutoffs=cutoffs)
-    hidden, words = draw(7, 30)
+    hidden, tokens = draw(7, 30)
     logs = softmax.log_probabilities(hidden)
     torch.testing.assert_close(logs.exp().sum(dim=-1), torch.ones(7, 30, dtype=torch.float64))
-    torch.testing.assert_close(softmax(hidden, words), -logs.gather(-1, words[..., None]).squeeze(-1))
+    torch.testing.assert_close(softmax(hidden, tokens), -logs.gather(-1, tokens[..., None]).squeeze(-1))
 
 
 def test_without_cutoffs_it_is_cross_entropy_with_the_tied_table():
     softmax = make(cutoffs=[])
-    hidden, words = draw(9)
+    hidden, tokens = draw(9)
     logits = hidden @ softmax.embedding.tables[0].T + softmax.biases[0]
-    torch.testing.assert_close(softmax(hidden, words), nn.functional.cross_entropy(logits, words, reduction="none"))
+    torch.testing.assert_close(softmax(hidden, tokens), nn.functional.cross_entropy(logits, tokens, reduction="none"))
 
 
 def oracle_of(softmax):
@@ -109,7 +108,7 @@ def oracle_of(softmax):
         softmax.projections[0].copy_(torch.eye(FEATURES))
         for bias in softmax.biases[1:]:
             bias.zero_()
-        oracle = nn.AdaptiveLogSoftmaxWithLoss(FEATURES, NUM_WORDS, CUTOFFS, div_value=4, head_bias=True).double()
+        oracle = nn.AdaptiveLogSoftmaxWithLoss(FEATURES, VOCAB_SIZE, CUTOFFS, div_value=4, head_bias=True).double()
         oracle.head.weight.copy_(torch.cat([softmax.embedding.tables[0], softmax.cluster_weight]))
         oracle.head.bias.copy_(torch.cat([softmax.biases[0], softmax.cluster_bias]))
         for cluster, tail in enumerate(oracle.tail, start=1):
@@ -123,9 +122,9 @@ def oracle_of(softmax):
 def test_it_agrees_with_torch_in_values_and_gradients(tied):
     softmax = make(tied=tied)
     oracle = oracle_of(softmax)
-    hidden, words = draw(50)
+    hidden, tokens = draw(50)
     hidden.requires_grad_()
-    losses, expected = softmax(hidden, words), -oracle(hidden, words).output
+    losses, expected = softmax(hidden, tokens), -oracle(hidden, tokens).output
     torch.testing.assert_close(losses, expected)
     torch.testing.assert_close(softmax.log_probabilities(hidden), oracle.log_prob(hidden))
     weights = torch.randn(50, dtype=torch.float64)
@@ -141,7 +140,7 @@ def test_it_agrees_with_torch_in_values_and_gradients(tied):
     torch.testing.assert_close(found[3], known[3][: CUTOFFS[0]])
 
 
-def test_no_more_logits_are_computed_than_the_clusters_of_the_words_need(monkeypatch):
+def test_no_more_logits_are_computed_than_the_clusters_of_the_tokens_need(monkeypatch):
     softmax = make()
     sizes = []
     linear = nn.functional.linear
@@ -155,7 +154,7 @@ def test_no_more_logits_are_computed_than_the_clusters_of_the_words_need(monkeyp
     assert sizes == [(12, 13), (1, 15), (0, 35), (2, 20)]
 
 
-def test_all_parameters_get_gradients_even_if_no_word_is_rare():
+def test_all_parameters_get_gradients_even_if_no_token_is_rare():
     softmax = make(tied="none")
     hidden, _ = draw(4)
     (
@@ -166,38 +165,38 @@ def test_all_parameters_get_gradients_even_if_no_word_is_rare():
 
 def test_tables_and_tied_projections_are_one_parameter_that_learns_from_both_uses():
     softmax = make(tied="all")
-    words = torch.tensor([5, 15, 30, 70])
+    tokens = torch.tensor([5, 15, 30, 70])
 
     def gradients(loss):
         return torch.autograd.grad(loss, list(softmax.embedding.parameters()))
 
-    vectors = softmax.embedding(words)
-    both = gradients(softmax(vectors, words).sum())
-    as_input = gradients(softmax_with_constant_tables(softmax, softmax.embedding(words), words).sum())
-    as_output = gradients(softmax(vectors.detach(), words).sum())
+    vectors = softmax.embedding(tokens)
+    both = gradients(softmax(vectors, tokens).sum())
+    as_input = gradients(softmax_with_constant_tables(softmax, softmax.embedding(tokens), tokens).sum())
+    as_output = gradients(softmax(vectors.detach(), tokens).sum())
     for total, first, second in zip(both, as_input, as_output, strict=True):
         torch.testing.assert_close(total, first + second)
 
 
-def softmax_with_constant_tables(softmax, hidden, words):
+def softmax_with_constant_tables(softmax, hidden, tokens):
     constants = {name: parameter.detach() for name, parameter in softmax.named_parameters()}
-    return torch.func.functional_call(softmax, constants, (hidden, words))
+    return torch.func.functional_call(softmax, constants, (hidden, tokens))
 
 
 def test_the_loss_is_near_that_of_uniform_clusters_at_first():
-    softmax = AdaptiveSoftmax(AdaptiveEmbedding(NUM_WORDS, FEATURES, cutoffs=CUTOFFS, div_value=4))
-    losses = softmax(torch.randn(NUM_WORDS, FEATURES), torch.arange(NUM_WORDS))
+    softmax = AdaptiveSoftmax(AdaptiveEmbedding(VOCAB_SIZE, FEATURES, cutoffs=CUTOFFS, div_value=4))
+    losses = softmax(torch.randn(VOCAB_SIZE, FEATURES), torch.arange(VOCAB_SIZE))
     head = math.log(CUTOFFS[0] + len(CUTOFFS))
-    for cluster, (low, high) in enumerate(pairwise([0, *CUTOFFS, NUM_WORDS])):
+    for cluster, (low, high) in enumerate(pairwise([0, *CUTOFFS, VOCAB_SIZE])):
         expected = head + (math.log(high - low) if cluster else 0)
         assert losses[low:high].tolist() == pytest.approx([expected] * (high - low), abs=0.1)
 
 
 def test_losses_have_single_precision_under_autocast():
     softmax = make().float()
-    hidden, words = torch.randn(50, FEATURES), torch.randint(NUM_WORDS, (50,))
+    hidden, tokens = torch.randn(50, FEATURES), torch.randint(VOCAB_SIZE, (50,))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses, logs = softmax(hidden, words), softmax.log_probabilities(hidden)
+        losses, logs = softmax(hidden, tokens), softmax.log_probabilities(hidden)
     assert losses.dtype == logs.dtype == torch.float32
     torch.testing.assert_close(logs.exp().sum(dim=-1), torch.ones(50))
 

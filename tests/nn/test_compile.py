@@ -6,15 +6,16 @@ import warnings
 
 import pytest
 import torch
-from adjoint.cells import EXACT, TIGHT, TanhCell, energy, largest_error, leaf, matrix
+from adjoints.cells import EXACT, TIGHT, TanhCell, energy, largest_error, leaf, matrix
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-import steadeq.equilibrium
+import steadeq._fixed_point
 from steadeq import (
     DEQ,
     GMRES,
     Anderson,
+    Equilibrium,
     Implicit,
     JacobianRegularizer,
     RandomnessWarning,
@@ -64,7 +65,7 @@ def compiler(monkeypatch):
 
 def test_nothing_is_compiled_unless_asked_for(compiler):
     x = leaf(3, 5)
-    DEQ(TanhCell(5))(torch.zeros_like(x), x)
+    DEQ(TanhCell(5))(x)
     assert compiler.num_compilations == 0
 
 
@@ -72,26 +73,26 @@ def test_the_cell_is_compiled_once_and_only_when_it_is_used(compiler):
     layer, x = DEQ(TanhCell(5), compile=True), leaf(3, 5)
     assert compiler.num_compilations == 0
     for _ in range(3):
-        layer(torch.zeros_like(x), x)
+        layer(x)
     assert compiler.num_compilations == 1
 
 
 def test_compiled_code_runs_the_solve_and_never_a_recorded_evaluation(compiler):
     layer, x = DEQ(TanhCell(5), solver=TIGHT, adjoint=EXACT, compile=True), leaf(3, 5)
-    z, solution = layer(torch.zeros_like(x), x)
-    energy(z).backward()
-    jacobian_penalty(layer.cell, z, x.detach()).backward()
-    assert compiler.calls == [False] * int(solution.num_evals.max())
+    eq = layer.solve(x)
+    energy(eq.z).backward()
+    jacobian_penalty(eq).backward()
+    assert compiler.calls == [False] * int(eq.stats.num_evals.max())
     # The cell itself: once to attach the graph, once for the penalty, and inside of the compiled calls.
-    assert layer.cell.num_calls == solution.num_evals.max() + 2
+    assert layer.cell.num_calls == eq.stats.num_evals.max() + 2
 
 
 def test_unrolling_records_the_cell_itself(compiler):
     layer, x = DEQ(TanhCell(5), adjoint=Unrolled(), compile=True), leaf(3, 5)
-    layer(torch.zeros_like(x), x)[0].sum().backward()
+    layer(x).sum().backward()
     assert compiler.calls == []
     with torch.no_grad():
-        layer(torch.zeros_like(x), x)
+        layer(x)
     assert compiler.calls
 
 
@@ -106,18 +107,18 @@ def test_the_batch_keeps_its_size_so_that_nothing_is_compiled_anew(compiler):
     x = leaf(16, 5)
     with torch.no_grad():
         x[::2] *= 20
-    _, solution = DEQ(Cell(5), solver=TIGHT, compile=True)(torch.zeros_like(x), x)
-    assert solution.num_evals.min() < solution.num_evals.max()
+    stats = DEQ(Cell(5), solver=TIGHT, compile=True).solve(x).stats
+    assert stats.num_evals.min() < stats.num_evals.max()
     assert sizes == {16}
-    DEQ(Cell(5), solver=TIGHT, compile=True, compact=True)(torch.zeros_like(x), x)
+    DEQ(Cell(5), solver=TIGHT, compile=True, compact=True)(x)
     assert len(sizes) > 1
 
 
 def test_a_copy_compiles_its_own_cell(compiler):
     layer, x = DEQ(TanhCell(5), compile=True), leaf(3, 5)
-    layer(torch.zeros_like(x), x)
+    layer(x)
     for number, twin in enumerate((copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))), start=2):
-        twin(torch.zeros_like(x), x)
+        twin(x)
         assert compiler.num_compilations == number
         assert twin.cell.num_calls > layer.cell.num_calls
 
@@ -156,13 +157,13 @@ class Model(nn.Module):
 
     def forward(self, x):
         x = torch.tanh(self.embed(x))
-        z, solution = self.layer(torch.zeros_like(x), x)
-        return self.head(torch.sin(z)).square().mean(), solution
+        eq = self.layer.solve(x)
+        return self.head(torch.sin(eq.z)).square().mean(), eq
 
 
 def gradients(model, x):
-    loss, solution = model(x)
-    return torch.autograd.grad(loss, list(model.parameters())), solution
+    loss, eq = model(x)
+    return torch.autograd.grad(loss, list(model.parameters())), eq
 
 
 @real
@@ -170,11 +171,11 @@ def gradients(model, x):
 def test_a_compiled_model_has_the_gradients_of_the_model(backend, fresh):
     model, x = Model(), torch.randn(4, 16)
     expected, _ = gradients(model, x)
-    actual, solution = gradients(torch.compile(model, backend=backend), x)
+    actual, eq = gradients(torch.compile(model, backend=backend), x)
     assert largest_error(actual, expected) < 1e-5
-    assert solution.backward.converged.all()
-    assert (solution.backward.num_evals > 2).all()
-    assert (solution.backward.residual > 0).all()
+    assert eq.backward.converged.all()
+    assert (eq.backward.num_evals > 2).all()
+    assert (eq.backward.residual > 0).all()
 
 
 @real
@@ -226,11 +227,11 @@ def test_penalties_and_spectra_step_out_of_the_graph_too(fresh):
         # Beyond zero, where tanh has a second derivative.
         z = torch.tanh(model.embed(x))
         return (
-            jacobian_penalty(cell, z, x),
-            regularizer(cell, z, x, step=3),
-            frobenius_norm(cell, z, x).value,
-            spectral_radius(cell, z, x).value,
-            operator_norm(cell, z, x).value,
+            jacobian_penalty(Equilibrium.at(cell, z, x)),
+            regularizer(Equilibrium.at(cell, z, x), step=3),
+            frobenius_norm(Equilibrium.at(cell, z, x)).value,
+            spectral_radius(Equilibrium.at(cell, z, x)).value,
+            operator_norm(Equilibrium.at(cell, z, x)).value,
         )
 
     def pair(measure):
@@ -246,10 +247,11 @@ def test_penalties_and_spectra_step_out_of_the_graph_too(fresh):
 
 @real
 def test_one_graph_of_all_is_refused_with_a_reason(fresh):
-    with pytest.raises(Exception, match=r"DEQ\.forward runs outside of compiled graphs.*DEQ\(cell, compile=True\)"):
+    with pytest.raises(Exception, match=r"DEQ\.solve runs outside of compiled graphs.*DEQ\(cell, compile=True\)"):
         torch.compile(Model(), backend="eager", fullgraph=True)(torch.randn(4, 16))
     with pytest.raises(Exception, match="jacobian_penalty runs outside of compiled graphs"):
-        torch.compile(lambda z: jacobian_penalty(torch.sin, z), backend="eager", fullgraph=True)(torch.ones(2, 3))
+        penalty = torch.compile(lambda z: jacobian_penalty(Equilibrium.at(torch.sin, z)), backend="eager", fullgraph=True)
+        penalty(torch.ones(2, 3))
 
 
 @real
@@ -261,8 +263,7 @@ def test_a_compiled_cell_runs_compiled_and_has_the_gradients_of_the_cell(use, fr
     results = []
     for f in (cell, compiled):
         options = {"solver": SOLVER, "adjoint": ADJOINT}
-        z0 = torch.zeros_like(x)
-        z = DEQ(f, **options)(z0, x)[0] if use == "layer" else fixed_point(f, z0, x, **options).value
+        z = DEQ(f, **options)(x) if use == "layer" else fixed_point(f, torch.zeros_like(x), x, **options).z
         results.append([z.detach(), *torch.autograd.grad(energy(z), [cell.weight, x])])
     assert largest_error(results[1], results[0]) < 1e-5
     # Once for the evaluations without a gradient, once for the one with it.
@@ -275,9 +276,9 @@ def test_compiled_code_that_cannot_be_differentiated_repeatedly_is_refused(fresh
     twice = torch.compile(lambda z, x: torch.sin(cell(cell(z, x), x)), backend="aot_eager")
     # After a first backward pass of the usual kind the compiler reuses what it has saved.
     twice(leaf(4, 16, dtype=torch.float32), x).sum().backward()
-    value = fixed_point(twice, torch.zeros_like(x), x).value
+    z = fixed_point(twice, torch.zeros_like(x), x).z
     with pytest.raises(RuntimeError, match=r"^f runs compiled code, which .* pass the cell itself .* compile=True\)"):
-        value.sum().backward()
+        z.sum().backward()
 
 
 @real
@@ -285,7 +286,7 @@ def test_compiled_code_that_cannot_be_differentiated_repeatedly_is_refused(fresh
 def test_what_needs_two_derivatives_refuses_compiled_code(measure, fresh):
     cell, x = PlainCell(16), torch.randn(4, 16)
     with pytest.raises(RuntimeError, match=r"compiled code, which has no second derivative; pass the cell itself"):
-        measure(torch.compile(cell, backend="aot_eager"), x, x)
+        measure(Equilibrium.at(torch.compile(cell, backend="aot_eager"), x, x))
 
 
 @real
@@ -295,24 +296,32 @@ def test_what_needs_one_derivative_takes_compiled_code(fresh):
     generators = [torch.Generator().manual_seed(0) for _ in range(6)]
     for measure in (spectral_radius, frobenius_norm):
         torch.testing.assert_close(
-            measure(compiled, x, x, generator=generators.pop().manual_seed(0)).value,
-            measure(cell, x, x, generator=generators.pop().manual_seed(0)).value,
+            measure(Equilibrium.at(compiled, x, x), generator=generators.pop().manual_seed(0)).value,
+            measure(Equilibrium.at(cell, x, x), generator=generators.pop().manual_seed(0)).value,
         )
     with torch.no_grad():
         torch.testing.assert_close(
-            jacobian_penalty(compiled, x, x, generator=generators.pop()),
-            jacobian_penalty(cell, x, x, generator=generators.pop()),
+            jacobian_penalty(Equilibrium.at(compiled, x, x), generator=generators.pop()),
+            jacobian_penalty(Equilibrium.at(cell, x, x), generator=generators.pop()),
         )
 
 
 def test_the_functions_keep_their_faces():
-    for function in (fixed_point, jacobian_penalty, frobenius_norm, spectral_radius, operator_norm, DEQ.forward):
+    for function in (
+        fixed_point,
+        jacobian_penalty,
+        frobenius_norm,
+        spectral_radius,
+        operator_norm,
+        DEQ.forward,
+        DEQ.solve,
+    ):
         assert function.__doc__
         assert "args" not in inspect.signature(function).parameters
     assert pickle.loads(pickle.dumps(fixed_point)) is fixed_point
     assert list(inspect.signature(fixed_point).parameters)[:3] == ["f", "z0", "inputs"]
-    names = {test.name for test in doctest.DocTestFinder().find(steadeq.equilibrium) if test.examples}
-    assert names == {"steadeq.equilibrium.fixed_point"}
+    names = {test.name for test in doctest.DocTestFinder().find(steadeq._fixed_point) if test.examples}
+    assert names == {"steadeq._fixed_point.fixed_point"}
 
 
 @real
@@ -322,13 +331,13 @@ def test_a_layer_that_compiles_gives_the_values_and_gradients_of_the_cell(fresh)
     results = []
     for is_compiled in (False, True):
         layer = DEQ(cell, solver=SOLVER, adjoint=ADJOINT, compile=is_compiled)
-        z, solution = layer(torch.zeros_like(x), x)
-        assert solution.converged.all()
+        eq = layer.solve(x)
+        assert eq.stats.converged.all()
         sources = [*cell.parameters(), x]
-        results.append([z.detach(), *torch.autograd.grad(energy(z), sources)])
+        results.append([eq.z.detach(), *torch.autograd.grad(energy(eq.z), sources)])
         assert list(layer.state_dict()) == ["cell.weight"]
     assert largest_error(results[1], results[0]) < 1e-4
     twin = copy.deepcopy(layer)
     with torch.no_grad():
         twin.cell.weight.mul_(0.5)
-        assert not torch.allclose(twin(torch.zeros_like(x), x)[0], layer(torch.zeros_like(x), x)[0])
+        assert not torch.allclose(twin(x), layer(x))

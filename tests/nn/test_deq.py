@@ -1,17 +1,17 @@
 import pytest
 import torch
-from adjoint.cells import EXACT, LONG_LOOP, TIGHT, TanhCell, energy, largest_error, leaf, relative_error
+from adjoints.cells import EXACT, LONG_LOOP, TIGHT, TanhCell, energy, largest_error, leaf, relative_error
 from torch import nn
 
 import steadeq
-from steadeq import DEQ, GMRES, Anderson, Broyden, Implicit, OneStep, Picard, Solution, Unrolled, fixed_point
+from steadeq import DEQ, GMRES, Anderson, Broyden, Equilibrium, Implicit, OneStep, Picard, Unrolled, fixed_point
 
 
-def both_ways(cell, z0, *inputs, sources, loss):
+def both_ways(cell, *inputs, sources, loss, z0=None):
     """Return the gradients of a layer by Implicit and by unrolling a converged iteration."""
     results = []
     for solver, adjoint in ((TIGHT, EXACT), (LONG_LOOP, Unrolled())):
-        z, _ = DEQ(cell, solver=solver, adjoint=adjoint)(z0, *inputs)
+        z = DEQ(cell, solver=solver, adjoint=adjoint)(*inputs, z0=z0)
         results.append(torch.autograd.grad(loss(z), sources))
     return results
 
@@ -19,15 +19,17 @@ def both_ways(cell, z0, *inputs, sources, loss):
 def test_a_layer_is_fixed_point_as_a_module():
     cell, x = TanhCell(5), leaf(3, 5)
     solver, adjoint = Broyden(max_evals=9, tol=1e-4), OneStep()
-    z, solution = DEQ(cell, solver=solver, adjoint=adjoint)(torch.zeros_like(x), x)
-    expected = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint)
-    assert isinstance(solution, Solution)
-    assert z is solution.value
-    torch.testing.assert_close(z, expected.value, rtol=0, atol=0)
+    layer = DEQ(cell, solver=solver, adjoint=adjoint)
+    eq, expected = layer.solve(x), fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint)
+    assert isinstance(eq, Equilibrium)
+    assert eq.f is cell
+    assert eq.inputs == (x,)
     sources = [*cell.parameters(), x]
-    torch.testing.assert_close(
-        torch.autograd.grad(energy(z), sources), torch.autograd.grad(energy(expected.value), sources), rtol=0, atol=0
-    )
+    gradients = torch.autograd.grad(energy(expected.z), sources)
+    for z in (eq.z, layer(x)):
+        torch.testing.assert_close(z, expected.z, rtol=0, atol=0)
+        torch.testing.assert_close(torch.autograd.grad(energy(z), sources), gradients, rtol=0, atol=0)
+    assert torch.equal(eq.stats.num_evals, expected.stats.num_evals)
 
 
 def test_options_are_keywords_and_typos_are_refused():
@@ -36,13 +38,13 @@ def test_options_are_keywords_and_typos_are_refused():
     with pytest.raises(TypeError):
         DEQ(TanhCell(3), max_iters=3)
     with pytest.raises(TypeError, match="solver is 'anderson'"):
-        DEQ(TanhCell(3), solver="anderson")(torch.zeros(1, 3).double(), torch.zeros(1, 3).double())
+        DEQ(TanhCell(3), solver="anderson")(torch.zeros(1, 3).double())
 
 
 def test_the_layer_keeps_nothing_between_calls():
     layer, x = DEQ(TanhCell(5)), leaf(3, 5)
     before = dict(vars(layer))
-    z, _ = layer(torch.zeros_like(x), x)
+    z = layer(x)
     z.sum().backward()
     assert dict(vars(layer)) == before
     assert list(layer.buffers()) == []
@@ -63,12 +65,84 @@ def test_printing_a_layer_shows_solver_and_adjoint():
 def test_solver_and_adjoint_may_be_changed_between_calls():
     # As a training loop does that evaluates at several budgets, or warms up unrolled.
     layer, x = DEQ(TanhCell(5), solver=Picard(max_evals=3, tol=0.0)), leaf(3, 5)
-    assert layer(torch.zeros_like(x), x)[1].num_evals.max() == 3
+    assert layer.solve(x).stats.num_evals.max() == 3
     layer.solver, layer.adjoint = Picard(max_evals=7, tol=0.0), Unrolled()
-    z, solution = layer(torch.zeros_like(x), x)
-    z.sum().backward()
-    assert solution.num_evals.max() == 7
-    assert solution.backward is None
+    eq = layer.solve(x)
+    eq.z.sum().backward()
+    assert eq.stats.num_evals.max() == 7
+    assert eq.backward is None
+
+
+def test_solver_and_adjoint_may_be_replaced_for_one_call():
+    layer, x = DEQ(TanhCell(5), solver=Picard(max_evals=3, tol=0.0)), leaf(3, 5)
+    other = {"solver": Picard(max_evals=7, tol=0.0), "adjoint": Unrolled()}
+    eq = layer.solve(x, **other)
+    eq.z.sum().backward()
+    assert eq.stats.num_evals.max() == 7
+    assert eq.backward is None
+    assert torch.equal(layer(x, **other), eq.z)
+    assert layer.solve(x).stats.num_evals.max() == 3
+
+
+def test_a_layer_stands_in_a_sequence():
+    layer = DEQ(TanhCell(4, dtype=torch.float32))
+    model = nn.Sequential(nn.Linear(3, 4), layer, nn.ReLU(), nn.Linear(4, 2))
+    x = torch.randn(6, 3)
+    y = model(x)
+    assert y.shape == (6, 2)
+    torch.testing.assert_close(y, model[3](model[2](layer.solve(model[0](x)).z)))
+    y.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+class NoInputCell(nn.Module):
+    def forward(self, z):
+        return torch.cos(z)
+
+
+def test_a_layer_starts_at_zeros_like_its_first_input():
+    seen = []
+
+    class Cell(nn.Module):
+        def forward(self, z, x, scale):
+            seen.append(z)
+            return {"a": torch.tanh(scale * z["a"] + x["a"])}
+
+    x = {"a": torch.ones(2, 3, dtype=torch.float64)}
+    DEQ(Cell())(x, torch.full((2, 1), 0.5, dtype=torch.float64))
+    assert torch.equal(seen[0]["a"], torch.zeros(2, 3, dtype=torch.float64))
+
+
+def test_init_makes_the_start_from_the_inputs_and_z0_takes_its_place():
+    cell, x = TanhCell(5), leaf(3, 5)
+    layer = DEQ(cell, solver=Picard(max_evals=1), init=lambda x: x + 1)
+    assert torch.equal(layer(x), x + 1)
+    assert torch.equal(layer.initial_state(x), x + 1)
+    assert torch.equal(layer(x, z0=torch.full_like(x, 7)), torch.full_like(x, 7))
+
+
+def test_init_may_be_a_module_whose_parameters_are_those_of_the_layer():
+    # The start has no gradient, but is saved and moved with the layer.
+    layer = DEQ(TanhCell(5), init=nn.Linear(5, 5).double())
+    x = leaf(3, 5)
+    layer(x).sum().backward()
+    assert "init.weight" in layer.state_dict()
+    assert layer.init.weight.grad is None
+
+
+def test_a_layer_without_inputs_needs_a_start():
+    with pytest.raises(ValueError, match=r"no inputs.*z0=.*DEQ\(init=.*\.$"):
+        DEQ(NoInputCell())()
+    expected = torch.full((1, 2), 0.7391)
+    torch.testing.assert_close(DEQ(NoInputCell())(z0=torch.zeros(1, 2)), expected, rtol=1e-3, atol=0)
+    torch.testing.assert_close(DEQ(NoInputCell(), init=lambda: torch.zeros(1, 2))(), expected, rtol=1e-3, atol=0)
+
+
+def test_a_warm_start_takes_fewer_evaluations():
+    layer, x = DEQ(TanhCell(5, 0.9)), leaf(3, 5)
+    eq = layer.solve(x)
+    assert eq.stats.num_evals.min() > 2
+    assert layer.solve(x, z0=eq.z.detach()).stats.num_evals.max() == 1
 
 
 class ConvCell(nn.Module):
@@ -90,7 +164,7 @@ def test_a_convolutional_cell_has_the_unrolled_gradient():
     cell = ConvCell().double()
     x = leaf(3, 4, 5, 5)
     sources = [*cell.parameters(), x]
-    gradients = both_ways(cell, torch.zeros_like(x), x, sources=sources, loss=energy)
+    gradients = both_ways(cell, x, sources=sources, loss=energy)
     assert largest_error(*gradients) < 1e-7
 
 
@@ -103,8 +177,7 @@ def test_channels_last_states_keep_their_format_and_their_gradients(batch):
         cell.to(memory_format=memory_format)
         cell.formats.clear()
         y = x.contiguous(memory_format=memory_format).requires_grad_()
-        z0 = torch.zeros_like(y)
-        z, _ = DEQ(cell, solver=TIGHT, adjoint=EXACT)(z0, y)
+        z = DEQ(cell, solver=TIGHT, adjoint=EXACT)(y)
         assert cell.formats == {memory_format == torch.channels_last}
         assert z.is_contiguous(memory_format=memory_format)
         weights = torch.linspace(0, 1, x[0].numel(), dtype=torch.float64).reshape(x[0].shape)
@@ -135,9 +208,9 @@ def test_multiscale_states_have_the_unrolled_gradient():
     cell, x = TwoScaleCell().double(), leaf(3, 2, 6, 6)
     z0 = torch.zeros(3, 2, 6, 6, dtype=torch.float64), torch.zeros(3, 3, 3, 3, dtype=torch.float64)
     loss = lambda z: energy(z[0]) + z[1].exp().sum()  # noqa: E731
-    gradients = both_ways(cell, z0, x, sources=[*cell.parameters(), x], loss=loss)
+    gradients = both_ways(cell, x, sources=[*cell.parameters(), x], loss=loss, z0=z0)
     assert largest_error(*gradients) < 1e-7
-    z, _ = DEQ(cell)(z0, x)
+    z = DEQ(cell)(x, z0=z0)
     assert isinstance(z, tuple)
     assert [part.shape for part in z] == [part.shape for part in z0]
 
@@ -159,9 +232,9 @@ def test_a_dropout_mask_that_travels_as_an_input_stays_with_its_sample(compact):
     mask[::4] = 0
     sources = [*cell.parameters(), x]
     layer = DEQ(cell, solver=TIGHT, adjoint=EXACT, compact=compact)
-    z, solution = layer(torch.zeros_like(x), x, mask)
-    assert solution.num_evals[0] < solution.num_evals.max()
-    actual = torch.autograd.grad(energy(z), sources)
+    eq = layer.solve(x, mask)
+    assert eq.stats.num_evals[0] < eq.stats.num_evals.max()
+    actual = torch.autograd.grad(energy(eq.z), sources)
     z = torch.zeros_like(x)
     for _ in range(300):
         z = cell(z, x, mask)
@@ -182,8 +255,8 @@ def test_dropout_drawn_inside_the_cell_makes_no_equilibrium_and_says_so():
 
     x = leaf(4, 50)
     with pytest.warns(steadeq.RandomnessWarning):
-        _, solution = DEQ(Noisy(), solver=Anderson(max_evals=30, tol=1e-3))(torch.zeros_like(x), x)
-    assert not solution.converged.any()
+        eq = DEQ(Noisy(), solver=Anderson(max_evals=30, tol=1e-3)).solve(x)
+    assert not eq.stats.converged.any()
 
 
 def test_attention_cells_with_memory_as_inputs_have_the_unrolled_gradient():
@@ -201,7 +274,7 @@ def test_attention_cells_with_memory_as_inputs_have_the_unrolled_gradient():
 
     cell, x, memory = Attention(6).double(), leaf(3, 4, 6), leaf(3, 2, 6)
     sources = [*cell.parameters(), x, memory]
-    gradients = both_ways(cell, torch.zeros_like(x), x, memory, sources=sources, loss=energy)
+    gradients = both_ways(cell, x, memory, sources=sources, loss=energy)
     for actual, expected in zip(*gradients, strict=True):
         # The bias of the keys has no gradient of its own (softmax ignores it), so compare on the scale of the others.
         torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-8)
@@ -215,8 +288,7 @@ def test_training_a_layer_fits_data():
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     losses = []
     for _ in range(60):
-        z, _ = layer(torch.zeros(64, 8), model["encode"](x))
-        loss = (model["decode"](z) - y).square().mean()
+        loss = (model["decode"](layer(model["encode"](x))) - y).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -238,7 +310,7 @@ def test_weight_norm_in_the_cell_gets_right_gradients():
             return torch.tanh(self.linear(z) + x)
 
     x = leaf(3, 5)
-    gradients = both_ways(Cell(), torch.zeros_like(x), x, sources=[*cell.parameters(), x], loss=energy)
+    gradients = both_ways(Cell(), x, sources=[*cell.parameters(), x], loss=energy)
     assert largest_error(*gradients) < 1e-8
 
 
@@ -257,7 +329,7 @@ def test_a_nested_input_may_hold_things_that_are_no_tensors():
     for shift in (None, torch.zeros(9, 5, dtype=torch.float64)):
         torch.manual_seed(2)
         layer = DEQ(Cell(), solver=TIGHT, adjoint=EXACT)
-        z, _ = layer(torch.zeros_like(x), {"x": x, "shift": shift})
+        z = layer({"x": x, "shift": shift}, z0=torch.zeros_like(x))
         gradients.append(torch.autograd.grad(energy(z), x)[0])
     assert relative_error(*gradients) < 1e-10
 

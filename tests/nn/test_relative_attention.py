@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from steadeq.nn import computed_once
-from steadeq.nn.relative_attention import RelativeAttention, encode_distances, rel_shift
+from steadeq.nn import RelativeAttention, cached_parameters
+from steadeq.nn.relative_attention import encode_distances, rel_shift
 
 B, L, M, FEATURES, HEADS, WIDTH = 2, 5, 4, 6, 2, 4
 
@@ -184,7 +184,7 @@ def test_forward_mode_agrees_with_backward_mode():
 
 def test_gradients_of_what_is_prepared_reach_all_parameters_after_a_solve_without_gradients():
     attention, (z, x, memory, injected) = make(), sample()
-    with computed_once(attention):
+    with cached_parameters(attention):
         prepared = attention.prepare(L, memory=memory, injected=injected)
         with torch.no_grad():
             attention(z, x, *prepared)

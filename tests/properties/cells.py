@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadeq import DEQ
+from steadeq import DEQ, Equilibrium
 from steadeq.models import ConvDEQ, Segment, TransformerCell, create
 from steadeq.models.monotone import MonotoneCell, MonotoneLinear
-from steadeq.state import leaves, map_leaves, rebuild
+from steadeq._internal.trees import leaves, map_leaves, rebuild
 
 BATCH = 3
 STAGES = ("fresh", "trained")
@@ -159,6 +159,11 @@ class Case:
         """Return f(z)."""
         with torch.no_grad(), self.computing():
             return self.f(z, *self.inputs)
+
+    @property
+    def equilibrium(self) -> Equilibrium:
+        """The cell at the point near its equilibrium."""
+        return Equilibrium.at(self.f, self.near, *self.inputs)
 
     @property
     def eps(self) -> float:

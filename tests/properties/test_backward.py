@@ -10,9 +10,9 @@ import torch
 from properties.cells import BATCH, KINDS, NAMES, case, jacobian, norms, sigma
 from torch import Tensor
 
-from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, Picard, Solution, Status
-from steadeq.jacobian import linearize
-from steadeq.linearization import Linearization
+from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, Picard, SolveStats, Status
+from steadeq._internal.linearization import Linearization
+from steadeq.jacobian._products import linearize
 
 pytestmark = pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
 
@@ -41,13 +41,13 @@ class System:
         self.spent.append(1)
         return self.point.vjp(u)
 
-    def solve(self, solver) -> tuple[Tensor, Solution]:
+    def solve(self, solver) -> tuple[Tensor, SolveStats]:
         self.spent.clear()
         with torch.no_grad():
-            u, solution = Implicit(solver).cotangent(self.product, self.g, None)
-        assert len(self.spent) == int(solution.num_evals.max()) <= solver.max_evals
-        assert solution.trace.shape == (len(self.spent), BATCH)
-        return u.double(), solution
+            u, stats = Implicit(solver).cotangent(self.product, self.g, None)
+        assert len(self.spent) == int(stats.num_evals.max()) <= solver.max_evals
+        assert stats.trace.shape == (len(self.spent), BATCH)
+        return u.double(), stats
 
     def image(self, u: Tensor) -> Tensor:
         """Return Jᵀu + g by a product in float64."""
@@ -66,22 +66,22 @@ class System:
 def system(name: str, stage: str, precision: str) -> System:
     cell = case(name, stage, precision)
     with cell.computing():
-        point, layout = linearize(cell.f, cell.near, cell.inputs)
+        point = linearize(cell.equilibrium)
     g = torch.randn(BATCH, cell.dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     # Of very different sizes, as gradients are: nothing may depend on them.
-    g = (g * torch.tensor([[1.0], [1e-6], [1e4]])).to(layout.dtype)
+    g = (g * torch.tensor([[1.0], [1e-6], [1e4]])).to(point.layout.dtype)
     J, norm = jacobian(name, stage, precision), sigma(name, stage, precision)
     return System(point=point, g=g, J=J, sigma=norm, eps=cell.eps)
 
 
-def check_status(solution: Solution, solver, noise: Tensor) -> None:
-    assert torch.equal(solution.converged, solution.residual <= solver.tol)
-    is_spent = solution.status == Status.MAX_EVALS
-    assert (solution.num_evals[is_spent] == solver.max_evals).all()
-    assert (solution.status != Status.NON_FINITE).all()
+def check_status(stats: SolveStats, solver, noise: Tensor) -> None:
+    assert torch.equal(stats.converged, stats.residual <= solver.tol)
+    is_spent = stats.status == Status.MAX_EVALS
+    assert (stats.num_evals[is_spent] == solver.max_evals).all()
+    assert (stats.status != Status.NON_FINITE).all()
     if solver.tol == 0:
         # The whole budget is spent unless nothing is left but rounding.
-        assert (is_spent | (solution.residual <= noise)).all()
+        assert (is_spent | (stats.residual <= noise)).all()
 
 
 @each_case
@@ -101,12 +101,12 @@ def test_gmres_with_restarts(name, stage, precision):
 def check_ladder(linear: System, solvers: list[GMRES]) -> None:
     before = torch.full((BATCH,), torch.inf, dtype=torch.float64)
     for solver in solvers:
-        u, solution = linear.solve(solver)
+        u, stats = linear.solve(solver)
         true, noise = linear.residual(u), linear.noise(u)
-        assert ((solution.residual.double() - true).abs() <= 0.01 * true + noise).all(), solver
+        assert ((stats.residual.double() - true).abs() <= 0.01 * true + noise).all(), solver
         assert (true <= 1.001 * before + noise).all(), solver
         assert (true <= 1 + noise).all(), solver
-        check_status(solution, solver, noise)
+        check_status(stats, solver, noise)
         # A u that is smaller and as good, as far as rounding tells, may take the place of a larger one.
         before = true + noise
 
@@ -116,14 +116,14 @@ def test_gmres_with_any_tolerance(name, stage, precision):
     linear = system(name, stage, precision)
     for tol in TOLERANCES[precision]:
         solver = GMRES(max_evals=60, tol=tol, memory=60)
-        u, solution = linear.solve(solver)
+        u, stats = linear.solve(solver)
         true, noise = linear.residual(u), linear.noise(u)
-        assert ((solution.residual.double() - true).abs() <= 0.01 * true + noise).all(), tol
-        assert (true <= 1.01 * tol + noise)[solution.converged].all(), tol
-        check_status(solution, solver, noise)
+        assert ((stats.residual.double() - true).abs() <= 0.01 * true + noise).all(), tol
+        assert (true <= 1.01 * tol + noise)[stats.converged].all(), tol
+        check_status(stats, solver, noise)
         # No product too many: before the last one the tolerance was not reached.
         for row in range(BATCH):
-            assert (solution.trace[: int(solution.num_evals[row]) - 1, row] > tol).all(), tol
+            assert (stats.trace[: int(stats.num_evals[row]) - 1, row] > tol).all(), tol
 
 
 @pytest.mark.parametrize("memory", [60, 8])
@@ -203,9 +203,9 @@ def test_gmres_where_the_system_is_singular(name, dtype):
         before = total
     for tol in (1e-1, 1e-4):
         solver = GMRES(max_evals=25, tol=tol, memory=25)
-        u, solution = linear.solve(solver)
-        check_status(solution, solver, linear.noise(u))
-        assert (linear.residual(u) <= 1.01 * tol + linear.noise(u))[solution.converged].all()
+        u, stats = linear.solve(solver)
+        check_status(stats, solver, linear.noise(u))
+        assert (linear.residual(u) <= 1.01 * tol + linear.noise(u))[stats.converged].all()
 
 
 OTHERS = (Picard, Anderson, Broyden, NewtonKrylov)
@@ -219,22 +219,22 @@ def test_other_solvers_relative_to_the_image(name, stage, precision):
         limits.append({"max_evals": 7, "tol": 0})
     for kind, options in itertools.product(OTHERS, limits):
         solver = kind(**options)
-        u, solution = linear.solve(solver)
+        u, stats = linear.solve(solver)
         image = norms(linear.image(u)) / norms(linear.g)
         true, noise = linear.residual(u) / image, linear.noise(u) / image
-        assert ((solution.residual.double() - true).abs() <= 0.01 * true + noise).all(), solver
-        check_status(solution, solver, noise)
+        assert ((stats.residual.double() - true).abs() <= 0.01 * true + noise).all(), solver
+        check_status(stats, solver, noise)
 
 
 @pytest.mark.parametrize("solver", [GMRES, *OTHERS])
 def test_a_gradient_of_zero_has_the_solution_zero_and_leaves_its_neighbors_alone(solver):
     linear = system("text", "trained", "float32")
     alone, _ = linear.solve(solver(tol=1e-3))
-    u, solution = replace(linear, g=linear.g * torch.tensor([[1], [0], [1]])).solve(solver(tol=1e-3))
+    u, stats = replace(linear, g=linear.g * torch.tensor([[1], [0], [1]])).solve(solver(tol=1e-3))
     assert torch.equal(u[[0, 2]], alone[[0, 2]])
     assert not u[1].any()
-    assert solution.residual[1] == 0
-    assert solution.converged[1]
+    assert stats.residual[1] == 0
+    assert stats.converged[1]
 
 
 @pytest.mark.parametrize("name", SINGULAR)

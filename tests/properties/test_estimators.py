@@ -24,7 +24,7 @@ def radius(name: str, stage: str, precision: str) -> Tensor:
 
 def estimate(function, cell: Case, **options):
     with cell.computing():
-        return function(cell.f, cell.near, *cell.inputs, generator=torch.Generator().manual_seed(3), **options)
+        return function(cell.equilibrium, generator=torch.Generator().manual_seed(3), **options)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -189,7 +189,7 @@ def with_constant_step(cell: Case) -> Case:
 
 def penalty(cell: Case) -> Tensor:
     generator = torch.Generator().manual_seed(5)
-    return jacobian_penalty(cell.f, cell.near, *cell.inputs, num_probes=3, generator=generator)
+    return jacobian_penalty(cell.equilibrium, num_probes=3, generator=generator)
 
 
 @torch.no_grad()
@@ -215,8 +215,10 @@ def test_in_single_precision_value_and_gradient_of_the_penalty_are_those_of_doub
         probes = torch.Generator().manual_seed(6)
         signs = [torch.randint(2, (BATCH, cell.dim), generator=probes) * 2.0 - 1 for _ in range(2)]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("steadeq.jacobian.Probes.draw", lambda self, signs=signs: signs.pop().to(self._like.dtype))
-            value = jacobian_penalty(cell.f, cell.near, *cell.inputs, num_probes=2)
+            patch.setattr(
+                "steadeq.jacobian.penalty.Probes.draw", lambda self, signs=signs: signs.pop().to(self._like.dtype)
+            )
+            value = jacobian_penalty(cell.equilibrium, num_probes=2)
         gradients = torch.autograd.grad(value, parameters, materialize_grads=True, allow_unused=True)
         results.append((float(value.detach()), torch.cat([g.double().flatten() for g in gradients])))
     (value, gradient), (exact, exact_gradient) = results

@@ -31,17 +31,17 @@ from steadeq import (
     GMRES,
     Anderson,
     Broyden,
+    Equilibrium,
     Implicit,
     NewtonKrylov,
     OneStep,
     Phantom,
     Picard,
     Shine,
-    Solution,
     Unrolled,
     fixed_point,
 )
-from steadeq.state import leaves
+from steadeq._internal.trees import leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
 
@@ -81,9 +81,9 @@ class Overheard:
 class Pass:
     """One forward and one backward pass."""
 
-    solution: Solution
+    eq: Equilibrium
     g: Tensor
-    """(B, D) gradient at the value."""
+    """(B, D) gradient at the state."""
     u: Tensor
     """(B, D) what was handed to the graph of f."""
     num_products: int
@@ -94,13 +94,13 @@ class Pass:
 def run(cell: Case, *, solver, adjoint, f: Any = None) -> Pass:
     f, x = Overheard(cell.f if f is None else f), cell.inputs[0].clone().requires_grad_()
     with cell.computing():
-        solution = fixed_point(f, cell.z0, x, *cell.inputs[1:], solver=solver, adjoint=adjoint)
+        eq = fixed_point(f, cell.z0, x, *cell.inputs[1:], solver=solver, adjoint=adjoint)
     generator = torch.Generator().manual_seed(2)
-    parts = leaves(solution.value)
+    parts = leaves(eq.z)
     weights = [torch.randn(part.shape, generator=generator).to(part.dtype) for part in parts]
     sources = [*cell.f.parameters(), x]
     gradients = torch.autograd.grad(parts, sources, weights, materialize_grads=True, allow_unused=True)
-    return Pass(solution=solution, g=flatten(weights), u=f.u, num_products=len(f.heard) - 1, gradients=list(gradients))
+    return Pass(eq=eq, g=flatten(weights), u=f.u, num_products=len(f.heard) - 1, gradients=list(gradients))
 
 
 def run_near(cell: Case, adjoint) -> Pass:
@@ -131,7 +131,7 @@ PAIRS = [(*c, backward) for c in CASES for backward in BACKWARD if c[2] == "floa
 def test_implicit_is_within_what_its_residual_allows(name, stage, precision, backward):
     cell, solver = case(name, stage, precision), BACKWARD[backward]
     done = run_near(cell, Implicit(solver))
-    report = done.solution.backward
+    report = done.eq.backward
     assert done.num_products == int(report.num_evals.max())
     assert torch.equal(report.converged, report.residual <= solver.tol)
     image = torch.einsum("bij,bi->bj", jacobian(name, stage, precision), done.u) + done.g
@@ -167,7 +167,7 @@ def test_one_step_hands_on_the_gradient_itself(name, stage, precision):
     done = run_near(cell, OneStep())
     # Under autocast an image in half precision takes its gradient in half precision.
     assert (norms(done.u - done.g) <= (cell.eps if precision == "autocast" else 0) * norms(done.g)).all()
-    assert done.num_products == 0 == int(done.solution.backward.num_evals.max())
+    assert done.num_products == 0 == int(done.eq.backward.num_evals.max())
     check_sources(cell, done)
 
 
@@ -187,7 +187,7 @@ def test_phantom_is_a_neumann_series(name, stage, precision, num_steps, damping)
     growth = (1 - damping + damping * sigma(name, stage, precision)).clamp(min=1) ** num_steps
     allowed = FEW_EPS * cell.eps * num_steps * growth * norms(done.g)
     assert (norms(done.u - torch.stack(terms).sum(dim=0)) <= allowed).all()
-    assert done.num_products == num_steps - 1 == int(done.solution.backward.num_evals.max())
+    assert done.num_products == num_steps - 1 == int(done.eq.backward.num_evals.max())
 
 
 @pytest.mark.parametrize("max_stretch", [math.inf, 1.3])
@@ -239,20 +239,20 @@ def test_unrolled_is_a_loop_that_autograd_records(name, stage, precision):
     sources = [*cell.f.parameters(), x]
     f = Counted(cell.f)
     with cell.computing():
-        value = fixed_point(
+        z_star = fixed_point(
             f, cell.z0, x, *cell.inputs[1:], solver=Picard(max_evals=depth, tol=0), adjoint=Unrolled()
-        ).value
+        ).z
         assert f.calls == depth
-        # The value is the best of the iterates, for each sample by itself.
+        # The state is the best of the iterates, for each sample by itself.
         points = [flatten(point) for point in f.points]
-        best = torch.stack([(point == flatten(value)).all(dim=1) for point in points]).int().argmax(dim=0)
+        best = torch.stack([(point == flatten(z_star)).all(dim=1) for point in points]).int().argmax(dim=0)
         z, expected = cell.z0, torch.zeros_like(points[0])
         for step in range(depth):
             expected = torch.where((best == step)[:, None], flatten(z), expected)
             z = unflatten(flatten(cell.f(z, x, *cell.inputs[1:])), cell.z0)
     weights = torch.randn(expected.shape, dtype=torch.float64)
     options = {"materialize_grads": True, "allow_unused": True}
-    actual = torch.autograd.grad((flatten(value) * weights).sum(), sources, **options)
+    actual = torch.autograd.grad((flatten(z_star) * weights).sum(), sources, **options)
     truth = torch.autograd.grad((expected * weights).sum(), sources, **options)
     assert relative(list(actual), list(truth)) <= 100 * cell.eps
 
@@ -272,8 +272,8 @@ def test_unrolled_is_the_derivative_of_what_the_solver_returns(name, stage, solv
 
     def loss(x: Tensor) -> Tensor:
         limits = solver(max_evals=6, tol=0)
-        solution = fixed_point(cell.f, start, x, *cell.inputs[1:], solver=limits, adjoint=Unrolled())
-        return (flatten(solution.value) * weights).sum(dim=1)
+        eq = fixed_point(cell.f, start, x, *cell.inputs[1:], solver=limits, adjoint=Unrolled())
+        return (flatten(eq.z) * weights).sum(dim=1)
 
     leaf = x.clone().requires_grad_()
     slope = (torch.autograd.grad(loss(leaf).sum(), leaf)[0] * direction).flatten(1).sum(dim=1)
@@ -295,8 +295,8 @@ def test_implicit_is_the_derivative_of_the_equilibrium(name, stage):
     weights = torch.randn(BATCH, cell.dim, dtype=torch.float64)
     leaf = x.clone().requires_grad_()
     adjoint = Implicit(GMRES(max_evals=2 * cell.dim, tol=1e-11, memory=2 * cell.dim))
-    value = fixed_point(f, cell.near, leaf, *cell.inputs[1:], solver=Picard(max_evals=1), adjoint=adjoint).value
-    slope = torch.autograd.grad((flatten(value) * weights).sum(), leaf)[0]
+    z_star = fixed_point(f, cell.near, leaf, *cell.inputs[1:], solver=Picard(max_evals=1), adjoint=adjoint).z
+    slope = torch.autograd.grad((flatten(z_star) * weights).sum(), leaf)[0]
     transposed, _ = resolvent(name, stage)
 
     def loss(t: float) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 from properties.cells import BATCH, KINDS, NAMES, case, jacobian, norms, sigma
 from torch import Tensor
 
-from steadeq.jacobian import linearize
-from steadeq.solvers.krylov import Arnoldi
+from steadeq.jacobian._products import linearize
+from steadeq.solvers._krylov import Arnoldi
 
 NUM_STEPS = (10, 20, 40, 60)
 FEW_EPS = 30
@@ -92,8 +92,8 @@ CASES = [(*pair, precision) for pair in NAMES for precision in PRECISIONS if pre
 def test_of_a_cell(name, stage, precision):
     cell = case(name, stage, precision)
     with cell.computing():
-        point, layout = linearize(cell.f, cell.near, cell.inputs)
-    start = torch.randn(BATCH, cell.dim, dtype=layout.dtype)
+        point = linearize(cell.equilibrium)
+    start = torch.randn(BATCH, cell.dim, dtype=point.layout.dtype)
     truth = jacobian(name, stage, precision).mT
     assert (norms(start) > 0).all()
     with torch.no_grad():

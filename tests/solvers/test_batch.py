@@ -5,7 +5,7 @@ import torch
 from problems import DIM, mixed, near_critical
 from stubs import Counted
 
-from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
+from steadeq import Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
 
 SOLVERS = [
     Picard(max_evals=60, tol=1e-6),
@@ -16,8 +16,6 @@ SOLVERS = [
     Broyden(max_evals=40, tol=1e-6, memory=4),
     NewtonKrylov(max_evals=40, tol=1e-6),
     NewtonKrylov(max_evals=40, tol=1e-6, memory=4),
-    GMRES(max_evals=40, tol=1e-6),
-    GMRES(max_evals=40, tol=1e-6, memory=4),
 ]
 BATCH = 12
 
@@ -33,8 +31,8 @@ def mixed_network(dtype=torch.float64, batch_size=BATCH):
     return f, torch.zeros(batch_size, DIM, dtype=dtype), (gain, x)
 
 
-def rows_of(solution, rows):
-    return solution.value[rows], solution.status[rows], solution.num_evals[rows], solution.residual[rows]
+def rows_of(eq, rows):
+    return eq.z[rows], eq.stats.status[rows], eq.stats.num_evals[rows], eq.stats.residual[rows]
 
 
 def assert_same_result(actual, expected):
@@ -58,7 +56,7 @@ class TestNeighborsDoNotMatter:
     def test_alone(self, solver, problem, compact):
         f, z0, inputs = problem
         together = fixed_point(f, z0, *inputs, solver=solver, compact=compact)
-        assert together.num_evals.min() < together.num_evals.max()
+        assert together.stats.num_evals.min() < together.stats.num_evals.max()
         for sample in range(BATCH):
             row = slice(sample, sample + 1)
             alone = fixed_point(f, z0[row], *(x[row] for x in inputs), solver=solver)
@@ -76,7 +74,7 @@ class TestNeighborsDoNotMatter:
         f, z0, inputs = problem
         whole, compacted = (fixed_point(f, z0, *inputs, solver=solver, compact=compact) for compact in (False, True))
         assert_same_result(rows_of(compacted, slice(None)), rows_of(whole, slice(None)))
-        torch.testing.assert_close(compacted.trace, whole.trace, rtol=1e-3, atol=1e-8)
+        torch.testing.assert_close(compacted.stats.trace, whole.stats.trace, rtol=1e-3, atol=1e-8)
 
     def test_twice(self, solver, problem):
         f, z0, inputs = problem
@@ -101,7 +99,7 @@ class TestOneNonFiniteSample:
         f, z0, inputs = problem
         is_bad = torch.zeros(BATCH, 1, dtype=torch.bool)
         reference = fixed_point(f, z0, *inputs, solver=solver, compact=compact)
-        sample = int(reference.num_evals.argmax())
+        sample = int(reference.stats.num_evals.argmax())
         is_bad[sample] = True
         good = ~is_bad[:, 0]
         calls = []
@@ -110,14 +108,14 @@ class TestOneNonFiniteSample:
             calls.append(1)
             return torch.where(is_bad & (len(calls) >= bad_from), float(bad), f(z, *inputs))
 
-        solution = fixed_point(breaking, z0, is_bad, *inputs, solver=solver, compact=compact)
-        assert solution.status[sample] == Status.NON_FINITE
-        assert solution.num_evals[sample] == bad_from
-        assert solution.value.isfinite().all()
+        eq = fixed_point(breaking, z0, is_bad, *inputs, solver=solver, compact=compact)
+        assert eq.stats.status[sample] == Status.NON_FINITE
+        assert eq.stats.num_evals[sample] == bad_from
+        assert eq.z.isfinite().all()
         if compact:
-            assert_same_result(rows_of(solution, good), rows_of(reference, good))
+            assert_same_result(rows_of(eq, good), rows_of(reference, good))
         else:
-            for actual, expected in zip(rows_of(solution, good), rows_of(reference, good), strict=True):
+            for actual, expected in zip(rows_of(eq, good), rows_of(reference, good), strict=True):
                 assert torch.equal(actual, expected)
 
     def test_keeps_the_best_of_what_came_before(self, solver, problem):
@@ -129,13 +127,13 @@ class TestOneNonFiniteSample:
             return f(z, *inputs) if len(calls) < 5 else torch.full_like(z, float("nan"))
 
         with torch.no_grad():
-            solution = fixed_point(breaking, z0, *inputs, solver=replace(solver, tol=0), compact=False)
+            eq = fixed_point(breaking, z0, *inputs, solver=replace(solver, tol=0), compact=False)
             before = fixed_point(f, z0, *inputs, solver=replace(solver, tol=0), compact=False)
-        assert solution.status.tolist() == [Status.NON_FINITE] * BATCH
-        assert solution.num_evals.tolist() == [5] * BATCH
-        assert solution.trace[4].isinf().all()
-        assert torch.equal(solution.residual, before.trace[:4].amin(0))
-        assert torch.equal(solution.trace[:4], before.trace[:4])
+        assert eq.stats.status.tolist() == [Status.NON_FINITE] * BATCH
+        assert eq.stats.num_evals.tolist() == [5] * BATCH
+        assert eq.stats.trace[4].isinf().all()
+        assert torch.equal(eq.stats.residual, before.stats.trace[:4].amin(0))
+        assert torch.equal(eq.stats.trace[:4], before.stats.trace[:4])
 
 
 def wild_map(seed):
@@ -159,8 +157,8 @@ def test_a_nan_sample_leaves_a_safeguarded_neighbor_bit_identical(solver, seed):
     z0, scale = torch.zeros(3, 3, dtype=torch.float64), torch.ones(3, 1, dtype=torch.float64)
     reference = fixed_point(wild_map(seed), z0, scale, solver=solver, compact=False)
     scale[1] = float("nan")
-    solution = fixed_point(wild_map(seed), z0, scale, solver=solver, compact=False)
-    for actual, expected in zip(rows_of(solution, [0, 2]), rows_of(reference, [0, 2]), strict=True):
+    eq = fixed_point(wild_map(seed), z0, scale, solver=solver, compact=False)
+    for actual, expected in zip(rows_of(eq, [0, 2]), rows_of(reference, [0, 2]), strict=True):
         assert torch.equal(actual, expected)
 
 
@@ -184,10 +182,10 @@ class TestCompaction:
         problem = mixed(torch.float64, 16)
         f = Counted(problem.f)
         with torch.no_grad():
-            solution = fixed_point(f, problem.z0, *problem.inputs, solver=solver, compact=True)
+            eq = fixed_point(f, problem.z0, *problem.inputs, solver=solver, compact=True)
         assert f.rows == sorted(f.rows, reverse=True)
         assert f.rows[0] == 16
-        running = [int((solution.num_evals >= k).sum()) for k in range(1, f.calls + 1)]
+        running = [int((eq.stats.num_evals >= k).sum()) for k in range(1, f.calls + 1)]
         # Nobody who runs is left out, and those who are done are at most a quarter of the rows.
         assert all(run <= rows <= max(run * 4 / 3, run) + 1 for run, rows in zip(running, f.rows, strict=True))
 
@@ -242,8 +240,8 @@ class TestCompaction:
 
         nested = fixed_point(f, problem.z0, {"radius": radius, "b": [b]}, "flag", None, solver=solver, compact=True)
         plain = fixed_point(problem.f, problem.z0, radius, b, solver=solver, compact=True)
-        assert torch.equal(nested.value, plain.value)
-        assert torch.equal(nested.num_evals, plain.num_evals)
+        assert torch.equal(nested.z, plain.z)
+        assert torch.equal(nested.stats.num_evals, plain.stats.num_evals)
 
     @pytest.mark.parametrize("structure", ["tuple", "dict"])
     def test_structured_states_are_compacted(self, structure):
@@ -254,10 +252,10 @@ class TestCompaction:
         }[structure]
         f = Counted(lambda s, *inputs: deal(problem.f(gather(s), *inputs)))
         with torch.no_grad():
-            solution = fixed_point(f, deal(problem.z0), *problem.inputs, solver=Anderson(tol=1e-8))
+            eq = fixed_point(f, deal(problem.z0), *problem.inputs, solver=Anderson(tol=1e-8))
         assert f.rows[-1] < 16
-        assert solution.converged.all()
-        assert (problem.error(gather(solution.value)) < 1e-6).all()
+        assert eq.stats.converged.all()
+        assert (problem.error(gather(eq.z)) < 1e-6).all()
 
 
 class TestFrozenSamples:
@@ -265,25 +263,25 @@ class TestFrozenSamples:
     @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
     def test_a_converged_sample_keeps_the_point_at_which_it_converged(self, solver, compact):
         problem = mixed(torch.float64, BATCH)
-        solution = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver, compact=compact)
-        quick = int(solution.num_evals.argmin())
-        short = replace(solver, max_evals=int(solution.num_evals[quick]))
-        if not isinstance(solver, (NewtonKrylov, GMRES)):  # which plan their last evaluation
+        eq = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver, compact=compact)
+        quick = int(eq.stats.num_evals.argmin())
+        short = replace(solver, max_evals=int(eq.stats.num_evals[quick]))
+        if not isinstance(solver, NewtonKrylov):  # which plans its last evaluation
             early = fixed_point(problem.f, problem.z0, *problem.inputs, solver=short, compact=compact)
-            assert torch.equal(early.value[quick], solution.value[quick])
-        assert solution.trace[solution.num_evals[quick] - 1, quick] == solution.residual[quick] <= solver.tol
-        assert solution.num_evals[quick] < solution.num_evals.max()
+            assert torch.equal(early.z[quick], eq.z[quick])
+        assert eq.stats.trace[eq.stats.num_evals[quick] - 1, quick] == eq.stats.residual[quick] <= solver.tol
+        assert eq.stats.num_evals[quick] < eq.stats.num_evals.max()
 
     def test_f_sees_a_finished_sample_at_a_fixed_point_when_the_batch_is_kept(self):
         problem = mixed(torch.float64, BATCH)
         f = Counted(problem.f)
         with torch.no_grad():
-            solution = fixed_point(f, problem.z0, *problem.inputs, solver=Picard(max_evals=60), compact=False)
+            eq = fixed_point(f, problem.z0, *problem.inputs, solver=Picard(max_evals=60), compact=False)
         points = torch.stack(f.points)
         # Rows are set aside in groups; once they are, they no longer move.
         moves = (points[1:] != points[:-1]).any(2)
         last_move = torch.where(moves, torch.arange(1, len(points))[:, None], 0).amax(0)
-        assert (last_move[solution.num_evals < solution.num_evals.max() // 2] < f.calls - 1).all()
+        assert (last_move[eq.stats.num_evals < eq.stats.num_evals.max() // 2] < f.calls - 1).all()
 
     def test_one_slow_sample_does_not_move_those_that_are_done(self):
         # One sample at rho = 0.99 among seven that finish at once.
@@ -294,18 +292,18 @@ class TestFrozenSamples:
         def f(z, gain, b):
             return gain * (slow.f(z, b) - b) + b
 
-        solution = fixed_point(f, slow.z0, gain, *slow.inputs, solver=Picard(max_evals=500, tol=1e-3))
-        assert solution.num_evals.tolist() == [2, 2, 2, int(solution.num_evals[3]), 2, 2, 2, 2]
-        assert solution.num_evals[3] > 50
+        eq = fixed_point(f, slow.z0, gain, *slow.inputs, solver=Picard(max_evals=500, tol=1e-3))
+        assert eq.stats.num_evals.tolist() == [2, 2, 2, int(eq.stats.num_evals[3]), 2, 2, 2, 2]
+        assert eq.stats.num_evals[3] > 50
         keep = gain[:, 0] == 0
-        assert torch.equal(solution.value[keep], slow.inputs[0][keep])
+        assert torch.equal(eq.z[keep], slow.inputs[0][keep])
 
 
 @pytest.mark.parametrize("others", [0.0, 1.0])
 def test_a_start_that_is_not_finite_is_reported_whatever_the_neighbors_do(others):
     z0 = torch.full((3, 4), others)
     z0[1, 0] = float("inf")
-    solution = fixed_point(torch.tanh, z0, solver=Picard(max_evals=3, tol=1e-9))
-    assert solution.status[1] == Status.NON_FINITE
-    assert solution.num_evals[1] == 1
-    assert (solution.status[[0, 2]] != Status.NON_FINITE).all()
+    eq = fixed_point(torch.tanh, z0, solver=Picard(max_evals=3, tol=1e-9))
+    assert eq.stats.status[1] == Status.NON_FINITE
+    assert eq.stats.num_evals[1] == 1
+    assert (eq.stats.status[[0, 2]] != Status.NON_FINITE).all()

@@ -5,8 +5,8 @@ import torch
 from stubs import Counted, Scripted
 
 from steadeq import Broyden, Status, fixed_point
-from steadeq.solvers.loop import solve
-from steadeq.state import Layout
+from steadeq._internal.trees import Layout
+from steadeq.solvers._loop import solve
 
 NAN, INF = float("nan"), float("inf")
 
@@ -30,31 +30,31 @@ def column(*residuals):
 
 
 def test_the_residual_of_a_scripted_point_is_the_point():
-    solution, _ = run(column(0.9, 0.5, 0.25), tol=0)
-    torch.testing.assert_close(solution.trace[:, 0], torch.tensor([0.9, 0.5, 0.25], dtype=torch.float64))
+    eq, _ = run(column(0.9, 0.5, 0.25), tol=0)
+    torch.testing.assert_close(eq.stats.trace[:, 0], torch.tensor([0.9, 0.5, 0.25], dtype=torch.float64))
 
 
 def test_the_best_point_is_kept_per_sample():
-    solution, _ = run([[0.9, 0.1, 0.5], [0.2, 0.4, 0.4], [0.5, 0.3, 0.3], [0.3, 0.2, 0.6]], tol=1e-3)
-    assert solution.value[:, 0].tolist() == [0.2, 0.1, 0.3]
-    assert solution.num_evals.tolist() == [4, 4, 4]
-    assert solution.status.tolist() == [Status.MAX_EVALS] * 3
+    eq, _ = run([[0.9, 0.1, 0.5], [0.2, 0.4, 0.4], [0.5, 0.3, 0.3], [0.3, 0.2, 0.6]], tol=1e-3)
+    assert eq.z[:, 0].tolist() == [0.2, 0.1, 0.3]
+    assert eq.stats.num_evals.tolist() == [4, 4, 4]
+    assert eq.stats.status.tolist() == [Status.MAX_EVALS] * 3
 
 
 @pytest.mark.parametrize("compact", [False, True])
 def test_each_sample_stops_at_the_first_point_within_its_tolerance(compact):
     script = [[0.9, 0.9, 0.9, 0.05], [0.5, 0.05, 0.8, 0.01], [0.1, 0.9, 0.05, 0.9], [0.04, 0.0, 0.0, 0.0]]
-    solution, _ = run(script, tol=0.1, compact=compact)
-    assert solution.value[:, 0].tolist() == [0.1, 0.05, 0.05, 0.05]
-    assert solution.num_evals.tolist() == [3, 2, 3, 1]
-    assert solution.converged.all()
-    assert solution.trace.shape == (3, 4)
-    torch.testing.assert_close(solution.trace[-1], torch.tensor([0.1, 0.05, 0.05, 0.05], dtype=torch.float64))
+    eq, _ = run(script, tol=0.1, compact=compact)
+    assert eq.z[:, 0].tolist() == [0.1, 0.05, 0.05, 0.05]
+    assert eq.stats.num_evals.tolist() == [3, 2, 3, 1]
+    assert eq.stats.converged.all()
+    assert eq.stats.trace.shape == (3, 4)
+    torch.testing.assert_close(eq.stats.trace[-1], torch.tensor([0.1, 0.05, 0.05, 0.05], dtype=torch.float64))
 
 
 def test_the_tolerance_itself_is_good_enough():
     # 0.5 / (1 - 0.5) and its quotient are exact.
-    assert run(column(0.9, 0.5), tol=0.5)[0].converged.all()
+    assert run(column(0.9, 0.5), tol=0.5)[0].stats.converged.all()
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -66,12 +66,12 @@ def test_rows_leave_the_rule_once_a_quarter_is_done(compact):
 
 def test_a_failed_row_stays_with_the_others_until_they_leave():
     script = [[0.9] * 4, [NAN, 0.8, 0.8, 0.8], [0.1, 0.7, 0.7, 0.7], [0.1, 0.01, 0.6, 0.6], [0.5] * 4]
-    solution, log = run(script, tol=0.1)
+    eq, log = run(script, tol=0.1)
     assert [rows for rows, _ in log] == [[0, 1, 2, 3]] * 3 + [[2, 3]]
-    assert solution.status.tolist() == [Status.NON_FINITE, Status.CONVERGED, Status.MAX_EVALS, Status.MAX_EVALS]
-    assert solution.value[:, 0].tolist() == [0.9, 0.01, 0.5, 0.5]
-    assert solution.num_evals.tolist() == [2, 4, 5, 5]
-    assert solution.trace[:, 0].tolist() == [0.9, INF, INF, INF, INF]
+    assert eq.stats.status.tolist() == [Status.NON_FINITE, Status.CONVERGED, Status.MAX_EVALS, Status.MAX_EVALS]
+    assert eq.z[:, 0].tolist() == [0.9, 0.01, 0.5, 0.5]
+    assert eq.stats.num_evals.tolist() == [2, 4, 5, 5]
+    assert eq.stats.trace[:, 0].tolist() == [0.9, INF, INF, INF, INF]
 
 
 def test_growth_beyond_the_limit_of_the_rule_is_rejected():
@@ -94,50 +94,50 @@ def test_a_finished_row_is_not_rejected():
 
 @pytest.mark.parametrize(("num_quiet_windows", "end"), [(1, 40), (2, 70)])
 def test_three_windows_without_progress_are_stagnation(num_quiet_windows, end):
-    solution, _ = run(column(*[0.5] * 100), tol=1e-3, num_quiet_windows=num_quiet_windows)
-    assert solution.status.tolist() == [Status.STAGNATED]
-    assert solution.num_evals.tolist() == [end]
+    eq, _ = run(column(*[0.5] * 100), tol=1e-3, num_quiet_windows=num_quiet_windows)
+    assert eq.stats.status.tolist() == [Status.STAGNATED]
+    assert eq.stats.num_evals.tolist() == [end]
 
 
 def test_one_window_without_progress_is_enough_at_the_rounding_limit():
-    solution, _ = run(column(0.5, *[1e-15] * 99), tol=1e-17)
-    assert solution.status.tolist() == [Status.STAGNATED]
-    assert solution.num_evals.tolist() == [20]
+    eq, _ = run(column(0.5, *[1e-15] * 99), tol=1e-17)
+    assert eq.stats.status.tolist() == [Status.STAGNATED]
+    assert eq.stats.num_evals.tolist() == [20]
 
 
 def test_a_little_progress_in_each_window_is_progress():
     residuals = [0.5 * 0.99 ** (k // 10) for k in range(100)]
-    assert run(column(*residuals), tol=1e-3)[0].status.tolist() == [Status.MAX_EVALS]
+    assert run(column(*residuals), tol=1e-3)[0].stats.status.tolist() == [Status.MAX_EVALS]
 
 
 def test_progress_in_one_of_three_windows_starts_the_count_anew():
     residuals = [0.5 * 0.9 ** (k // 30) for k in range(200)]
-    assert run(column(*residuals), tol=1e-3)[0].status.tolist() == [Status.MAX_EVALS]
+    assert run(column(*residuals), tol=1e-3)[0].stats.status.tolist() == [Status.MAX_EVALS]
 
 
 def test_stagnation_is_judged_per_sample():
     fast, slow = [0.5 * 0.9**k for k in range(60)], [0.5] * 60
-    solution, _ = run(list(zip(fast, slow, strict=True)), tol=1e-6)
-    assert solution.status.tolist() == [Status.MAX_EVALS, Status.STAGNATED]
-    assert solution.num_evals.tolist() == [60, 40]
+    eq, _ = run(list(zip(fast, slow, strict=True)), tol=1e-6)
+    assert eq.stats.status.tolist() == [Status.MAX_EVALS, Status.STAGNATED]
+    assert eq.stats.num_evals.tolist() == [60, 40]
 
 
-def test_a_point_whose_norm_overflows_is_never_the_value():
+def test_a_point_whose_norm_overflows_is_never_the_state():
     # Where f(z) = z the difference is zero, and 0 / inf is 0.
     points = torch.tensor([[[0.5, 0.5]], [[1e30, 1e30]], [[0.25, 0.25]]])
     g = lambda z: torch.where(z < 1, z / (1 - z), z)  # noqa: E731
-    solution = fixed_point(g, points[0], solver=Scripted(points=points, max_evals=3, tol=1e-3))
-    assert solution.status.tolist() == [Status.NON_FINITE]
-    assert solution.value.tolist() == [[0.5, 0.5]]
-    assert solution.residual.tolist() == pytest.approx([0.5])
+    eq = fixed_point(g, points[0], solver=Scripted(points=points, max_evals=3, tol=1e-3))
+    assert eq.stats.status.tolist() == [Status.NON_FINITE]
+    assert eq.z.tolist() == [[0.5, 0.5]]
+    assert eq.stats.residual.tolist() == pytest.approx([0.5])
 
 
 def test_an_image_of_zero_is_worse_than_any_other_and_not_a_failure():
     points = torch.tensor([[[1e6]], [[0.5]], [[0.25]]])
     g = lambda z: torch.where(z < 1, z / (1 - z), 0)  # noqa: E731
-    solution = fixed_point(g, points[0], solver=Scripted(points=points, max_evals=3, tol=1e-3))
-    assert solution.status.tolist() == [Status.MAX_EVALS]
-    assert solution.value.tolist() == [[0.25]]
+    eq = fixed_point(g, points[0], solver=Scripted(points=points, max_evals=3, tol=1e-3))
+    assert eq.stats.status.tolist() == [Status.MAX_EVALS]
+    assert eq.z.tolist() == [[0.25]]
 
 
 def test_rows_that_must_be_kept_are_held_still():
@@ -146,11 +146,9 @@ def test_rows_that_must_be_kept_are_held_still():
     g = Counted(lambda z: slope * torch.tanh(z) + 1)
     z0 = torch.zeros(4, 3, dtype=torch.float64)
     with torch.no_grad():
-        value, solution, _ = solve(
-            g, z0, (), solver=Broyden(tol=1e-9), layout=Layout(z0), compact=False, keep_rows=True
-        )
+        z, stats, _ = solve(g, z0, (), solver=Broyden(tol=1e-9), layout=Layout(z0), compact=False, keep_rows=True)
     assert set(g.rows) == {4}
-    assert solution.converged.all()
+    assert stats.converged.all()
     points = torch.stack(g.points)
-    for sample, count in enumerate(solution.num_evals.tolist()):
-        assert torch.equal(points[count - 1 :, sample], value[sample].expand(len(points) - count + 1, 3))
+    for sample, count in enumerate(stats.num_evals.tolist()):
+        assert torch.equal(points[count - 1 :, sample], z[sample].expand(len(points) - count + 1, 3))

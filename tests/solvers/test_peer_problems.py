@@ -116,7 +116,7 @@ def test_as_many_samples_of_nets_are_solved_as_by_the_peer(kind, radius, tol, na
 
 
 def solve_watched(problem, solver):
-    """Return the solution and all points that were evaluated with their images, up to the solution."""
+    """Return the equilibrium and all points that were evaluated with their images, up to where the solve ended."""
     points = []
 
     def f(z):
@@ -125,8 +125,8 @@ def solve_watched(problem, solver):
         return fz
 
     with torch.no_grad():
-        solution = fixed_point(f, problem.z0, solver=solver)
-    return solution, points[: int(solution.num_evals)]
+        eq = fixed_point(f, problem.z0, solver=solver)
+    return eq, points[: int(eq.stats.num_evals)]
 
 
 def residual_norm(z, fz):
@@ -137,15 +137,15 @@ def residual_norm(z, fz):
 @pytest.mark.parametrize("problem", PEER_PROBLEMS, ids=lambda problem: problem.name)
 def test_what_is_returned_is_true(problem, name):
     solver = SOLVERS[name](max_evals=40, tol=problem.tol)
-    solution, points = solve_watched(problem, solver)
-    value, image = solution.value, problem.f(solution.value)
-    residual, status = solution.residual.item(), Status(int(solution.status))
+    eq, points = solve_watched(problem, solver)
+    z, image = eq.z, problem.f(eq.z)
+    residual, status = eq.stats.residual.item(), Status(int(eq.stats.status))
 
-    assert value.isfinite().all()
+    assert z.isfinite().all()
     assert image.isfinite().all()
     size = torch.linalg.vector_norm(image.double()).item()
-    eps, tiny = torch.finfo(value.dtype).eps, torch.finfo(value.dtype).tiny
-    norm = residual_norm(value, image)
+    eps, tiny = torch.finfo(z.dtype).eps, torch.finfo(z.dtype).tiny
+    norm = residual_norm(z, image)
     z0, f0 = points[0]
     # What rounding at the scale of the start cannot tell from zero is measured as if it were that large.
     size = max(size, eps * max(torch.linalg.vector_norm(point.double()).item() for point in (z0, f0)))
@@ -161,7 +161,7 @@ def test_what_is_returned_is_true(problem, name):
 
     is_seen = any(problem.is_solved(z, fz, 0.1) for z, fz in points)
     if is_seen and (status == Status.CONVERGED or problem.is_zero_solution):
-        assert problem.is_solved(value, image), "a point that is solved was seen and thrown away"
+        assert problem.is_solved(z, image), "a point that is solved was seen and thrown away"
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -169,10 +169,10 @@ def test_a_start_at_the_solution_is_returned_after_one_evaluation(name):
     for problem in PEER_PROBLEMS:
         if problem.exact is not None:
             exact = problem.exact.to(problem.z0)
-            solution = fixed_point(problem.f, exact, solver=SOLVERS[name](tol=1e-7))
-            assert solution.converged.all(), problem.name
-            assert int(solution.num_evals) == 1, problem.name
-            assert torch.equal(solution.value, exact), problem.name
+            eq = fixed_point(problem.f, exact, solver=SOLVERS[name](tol=1e-7))
+            assert eq.stats.converged.all(), problem.name
+            assert int(eq.stats.num_evals) == 1, problem.name
+            assert torch.equal(eq.z, exact), problem.name
 
 
 @pytest.mark.parametrize(
@@ -207,6 +207,6 @@ def test_half_of_the_root_problems_expand():
 @pytest.mark.parametrize("name", SOLVERS)
 def test_divergence_to_overflow_is_not_convergence(name):
     starts = torch.linspace(1.0, 5.0, 200)[:, None].expand(200, 4).contiguous()
-    solution = fixed_point(lambda z: 5 * z, starts, solver=SOLVERS[name](max_evals=100, tol=1e-3))
-    norm = torch.linalg.vector_norm(4 * solution.value.double(), dim=1)
-    assert (norm <= 1e-3 * torch.linalg.vector_norm(starts.double(), dim=1))[solution.converged].all()
+    eq = fixed_point(lambda z: 5 * z, starts, solver=SOLVERS[name](max_evals=100, tol=1e-3))
+    norm = torch.linalg.vector_norm(4 * eq.z.double(), dim=1)
+    assert (norm <= 1e-3 * torch.linalg.vector_norm(starts.double(), dim=1))[eq.stats.converged].all()

@@ -31,7 +31,9 @@ class TestPicard:
     )
     def test_the_residual_falls_by_the_spectral_radius_per_evaluation(self, make):
         problem = make(torch.float64, 1)
-        trace = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=600, tol=1e-12)).trace[:, 0]
+        trace = fixed_point(
+            problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=600, tol=1e-12)
+        ).stats.trace[:, 0]
         # A complex pair makes the ratio swing, so that it is averaged over the second half.
         half = len(trace) // 2
         rate = (trace[-1] / trace[half]) ** (1 / (len(trace) - 1 - half))
@@ -39,7 +41,9 @@ class TestPicard:
 
     def test_a_jordan_block_is_slower_at_first_and_tends_to_its_radius(self):
         problem = jordan(torch.float64, 1)
-        trace = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=600, tol=1e-14)).trace[:, 0]
+        trace = fixed_point(
+            problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=600, tol=1e-14)
+        ).stats.trace[:, 0]
         ratio = trace[1:] / trace[:-1]
         # A block of size n decays like k^(n-1) rho^k.
         steps = torch.arange(20, len(ratio))
@@ -51,7 +55,7 @@ class TestPicard:
         problem = near_critical(torch.float64, 1)
         eigenvalues = torch.linspace(-0.5, 0.99, 6, dtype=torch.float64)
         solver = Picard(max_evals=2000, tol=1e-6, damping=damping)
-        trace = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver).trace[:, 0]
+        trace = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver).stats.trace[:, 0]
         expected = (1 - damping + damping * eigenvalues).abs().max()
         assert float(trace[-1] / trace[-2]) == pytest.approx(float(expected), rel=1e-4)
 
@@ -117,23 +121,21 @@ class TestAnderson:
             (Anderson(max_evals=9, tol=0, memory=1, mixing=0.5), Picard(max_evals=9, tol=0, damping=0.5)),
         ):
             accelerated, plain = (fixed_point(problem.f, problem.z0, *problem.inputs, solver=s) for s in solvers)
-            torch.testing.assert_close(accelerated.trace, plain.trace, rtol=1e-9, atol=0)
+            torch.testing.assert_close(accelerated.stats.trace, plain.stats.trace, rtol=1e-9, atol=0)
 
     @pytest.mark.parametrize("ridge", [0.0, 1e-6, 1e-2])
     def test_the_ridge_does_not_bias_the_solution(self, ridge):
         problem = affine(torch.float64, 3)
-        solution = fixed_point(
-            problem.f, problem.z0, *problem.inputs, solver=Anderson(max_evals=100, tol=1e-10, ridge=ridge)
-        )
-        assert solution.converged.all()
-        assert (problem.error(solution.value) < 1e-9).all()
+        eq = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Anderson(max_evals=100, tol=1e-10, ridge=ridge))
+        assert eq.stats.converged.all()
+        assert (problem.error(eq.z) < 1e-9).all()
 
     def test_it_is_not_slowed_down_by_a_small_problem(self):
         # An absolute ridge made a peer need 350 evaluations here, where others need 20.
         problem = scaled(near_critical(torch.float64, 4), 1e-3)
-        solution = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Anderson(max_evals=40, tol=1e-8))
-        assert solution.converged.all()
-        assert solution.num_evals.max() <= 25
+        eq = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Anderson(max_evals=40, tol=1e-8))
+        assert eq.stats.converged.all()
+        assert eq.stats.num_evals.max() <= 25
 
 
 def dense_broyden(points, residuals):
@@ -166,8 +168,8 @@ class TestBroyden:
         b = torch.randn(10, n, dtype=torch.float64)
         f = lambda z, matrices, b: torch.einsum("bij,bj->bi", matrices, z) + b  # noqa: E731
         solver = Broyden(max_evals=2 * n + 1, tol=1e-6, memory=2 * n)
-        solution = fixed_point(f, torch.zeros_like(b), matrices, b, solver=solver)
-        assert solution.converged.all()
+        eq = fixed_point(f, torch.zeros_like(b), matrices, b, solver=solver)
+        assert eq.stats.converged.all()
 
     def test_on_a_scalar_it_is_the_secant_method(self):
         points = points_of(torch.cos, torch.zeros(1, 1, dtype=torch.float64), Broyden(max_evals=7, tol=0))[:, 0]
@@ -180,8 +182,8 @@ class TestBroyden:
         problem = tanh_network(torch.float64, 4)
         trace = fixed_point(
             problem.f, problem.z0, *problem.inputs, solver=Broyden(max_evals=40, tol=1e-12, memory=16)
-        ).trace
-        picard = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=40, tol=1e-12)).trace
+        ).stats.trace
+        picard = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=40, tol=1e-12)).stats.trace
         count = len(trace)
         # The reduction over six evaluations grows from one stretch to the next.
         stretches = [(trace[k + 6] / trace[k]).max() for k in range(0, count - 6, 6)]
@@ -220,7 +222,7 @@ class TestBroyden:
         problem = affine(torch.float64, 4)
         for memory in (1, 2, 3):
             solver = Broyden(max_evals=200, tol=1e-8, memory=memory)
-            assert fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver).converged.all()
+            assert fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver).stats.converged.all()
 
 
 class TestNewtonKrylov:
@@ -230,26 +232,26 @@ class TestNewtonKrylov:
         matrix = matrix_with_radius(n, radius)
         b = torch.randn(4, n, dtype=torch.float64)
         solver = NewtonKrylov(max_evals=4 * (n + 1) + 2, tol=1e-8)
-        solution = fixed_point(lambda z, b: z @ matrix.T + b, torch.zeros_like(b), b, solver=solver)
-        assert solution.converged.all()
+        eq = fixed_point(lambda z, b: z @ matrix.T + b, torch.zeros_like(b), b, solver=solver)
+        assert eq.stats.converged.all()
         exact = torch.linalg.solve(torch.eye(n, dtype=torch.float64) - matrix, b.T).T
-        torch.testing.assert_close(solution.value, exact, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(eq.z, exact, rtol=1e-5, atol=1e-6)
 
     def test_it_converges_on_a_smooth_map_with_a_radius_above_one(self):
         n = 5
         weight = matrix_with_radius(n, 4.0, seed=3)
         x = torch.randn(4, n, dtype=torch.float64)
         f = lambda z, x: torch.sin(z @ weight.T) + x  # noqa: E731
-        solution = fixed_point(f, x, x, solver=NewtonKrylov(max_evals=80, tol=1e-10))
-        assert solution.converged.any()
-        assert not fixed_point(f, x, x, solver=Picard(max_evals=80, tol=1e-10)).converged.any()
+        eq = fixed_point(f, x, x, solver=NewtonKrylov(max_evals=80, tol=1e-10))
+        assert eq.stats.converged.any()
+        assert not fixed_point(f, x, x, solver=Picard(max_evals=80, tol=1e-10)).stats.converged.any()
 
     def test_scalar_steps_are_newton_steps(self):
         # g = 3 cos z - z: the residual after an exact step is quadratic in the one before.
         f = lambda z: 3 * torch.cos(z)  # noqa: E731
         trace = fixed_point(
             f, torch.ones(1, 1, dtype=torch.float64), solver=NewtonKrylov(max_evals=30, tol=1e-13)
-        ).trace[:, 0]
+        ).stats.trace[:, 0]
         steps = trace[1::2]  # start, image, then probe and candidate in turn
         assert len(trace) <= 10
         for before, after in pairwise(steps):
@@ -259,9 +261,9 @@ class TestNewtonKrylov:
         # Newton's method on the arc tangent diverges from beyond 1.39 of its root, which lies at 5 here.
         f = lambda z: z - torch.atan(z - 5)  # noqa: E731
         z0 = torch.tensor([[5.1], [8.0], [15.0], [-4.0]], dtype=torch.float64)
-        solution = fixed_point(f, z0, solver=NewtonKrylov(max_evals=60, tol=1e-10))
-        assert solution.converged.all()
-        torch.testing.assert_close(solution.value, torch.full_like(z0, 5.0))
+        eq = fixed_point(f, z0, solver=NewtonKrylov(max_evals=60, tol=1e-10))
+        assert eq.stats.converged.all()
+        torch.testing.assert_close(eq.z, torch.full_like(z0, 5.0))
 
 
 class TestLinearGMRES:
@@ -278,28 +280,28 @@ class TestLinearGMRES:
     @pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 10.0])
     def test_the_trace_is_the_least_residual_over_each_krylov_space(self, radius):
         operator, matrix, b = self.system(radius=radius)
-        _, solution = GMRES(max_evals=7, tol=0).solve_linear(operator, b)
+        _, stats = GMRES(max_evals=7, tol=0).solve_linear(operator, b)
         system = np.eye(8) - matrix.numpy()
         for row in range(3):
             right = b[row].numpy()
             iterates = gmres_iterates(system, right, np.zeros(8))
             expected = [np.linalg.norm(right - system @ x) / np.linalg.norm(right) for x in iterates[1:8]]
-            np.testing.assert_allclose(solution.trace[:, row].numpy(), expected, rtol=1e-8)
+            np.testing.assert_allclose(stats.trace[:, row].numpy(), expected, rtol=1e-8)
 
     @pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 10.0])
     @pytest.mark.parametrize("memory", [3, 40])
     def test_it_is_monotone(self, radius, memory):
         operator, _, b = self.system(radius=radius)
-        _, solution = GMRES(max_evals=40, tol=0, memory=memory).solve_linear(operator, b)
-        assert (solution.trace[0] <= 1).all()
-        assert (solution.trace[1:] <= solution.trace[:-1] * (1 + 1e-12)).all()
+        _, stats = GMRES(max_evals=40, tol=0, memory=memory).solve_linear(operator, b)
+        assert (stats.trace[0] <= 1).all()
+        assert (stats.trace[1:] <= stats.trace[:-1] * (1 + 1e-12)).all()
 
     @pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 10.0])
     @pytest.mark.parametrize("n", [1, 2, 5, 12])
     def test_n_products_are_enough(self, n, radius):
         operator, matrix, b = self.system(n=n, radius=radius)
-        u, solution = GMRES(max_evals=n, tol=1e-10).solve_linear(operator, b)
-        assert solution.converged.all()
+        u, stats = GMRES(max_evals=n, tol=1e-10).solve_linear(operator, b)
+        assert stats.converged.all()
         exact = torch.linalg.solve(torch.eye(n, dtype=torch.float64) - matrix, b.T).T
         torch.testing.assert_close(u, exact, rtol=1e-6, atol=1e-8 * float(exact.abs().max()))
 
@@ -307,17 +309,17 @@ class TestLinearGMRES:
     @pytest.mark.parametrize("memory", [1, 3, 40])
     def test_the_reported_residual_is_the_true_one(self, memory, max_evals):
         operator, _, b = self.system()
-        u, solution = GMRES(max_evals=max_evals, tol=1e-12, memory=memory).solve_linear(operator, b)
-        torch.testing.assert_close(solution.residual, self.residual(operator, u, b), rtol=1e-6, atol=1e-13)
+        u, stats = GMRES(max_evals=max_evals, tol=1e-12, memory=memory).solve_linear(operator, b)
+        torch.testing.assert_close(stats.residual, self.residual(operator, u, b), rtol=1e-6, atol=1e-13)
 
     def test_zero_rows_cost_nothing_and_return_zero(self):
         operator, _, b = self.system()
         b[1] = 0
-        u, solution = GMRES(max_evals=20, tol=1e-10).solve_linear(operator, b)
+        u, stats = GMRES(max_evals=20, tol=1e-10).solve_linear(operator, b)
         assert not u[1].any()
-        assert solution.num_evals[1] == 0
-        assert solution.residual[1] == 0
-        assert solution.converged.all()
+        assert stats.num_evals[1] == 0
+        assert stats.residual[1] == 0
+        assert stats.converged.all()
         alone, _ = GMRES(max_evals=20, tol=1e-10).solve_linear(operator, b[::2])
         torch.testing.assert_close(u[::2], alone, rtol=1e-9, atol=1e-12)
 
@@ -325,37 +327,37 @@ class TestLinearGMRES:
         def operator(u):
             pytest.fail("a product was taken")
 
-        u, solution = GMRES().solve_linear(operator, torch.zeros(3, 4))
+        u, stats = GMRES().solve_linear(operator, torch.zeros(3, 4))
         assert torch.equal(u, torch.zeros(3, 4))
-        assert solution.converged.all()
-        assert solution.trace.shape == (0, 3)
+        assert stats.converged.all()
+        assert stats.trace.shape == (0, 3)
 
     def test_a_happy_breakdown_is_an_exact_solution(self):
         # Sample k lies in an invariant space of dimension k + 1, and is solved exactly there, with tol = 0.
         matrix = torch.diag(torch.tensor([0.5, -0.5, 2.0, 0.25], dtype=torch.float64))
         b = torch.tril(torch.ones(4, 4, dtype=torch.float64))
-        u, solution = GMRES(max_evals=12, tol=0).solve_linear(lambda u: u @ matrix, b)
+        u, stats = GMRES(max_evals=12, tol=0).solve_linear(lambda u: u @ matrix, b)
         torch.testing.assert_close(u, b / (1 - matrix.diagonal()), rtol=1e-9, atol=1e-12)
-        assert solution.num_evals[0] == 1
-        assert (solution.residual < 1e-12).all()
+        assert stats.num_evals[0] == 1
+        assert (stats.residual < 1e-12).all()
         assert u.isfinite().all()
 
     def test_a_singular_system_is_reported_and_its_neighbor_solved(self):
         # I - diag(1, 0.5) has no inverse: the first coordinate of the first sample cannot be matched.
         eigenvalues = torch.tensor([[1.0, 0.5], [0.2, 0.5]], dtype=torch.float64)
         b = torch.ones(2, 2, dtype=torch.float64)
-        u, solution = GMRES(max_evals=40, tol=1e-8).solve_linear(lambda u: u * eigenvalues, b)
-        assert solution.status[0] in (Status.MAX_EVALS, Status.STAGNATED)
-        assert solution.residual[0] == pytest.approx(0.5**0.5)
+        u, stats = GMRES(max_evals=40, tol=1e-8).solve_linear(lambda u: u * eigenvalues, b)
+        assert stats.status[0] in (Status.MAX_EVALS, Status.STAGNATED)
+        assert stats.residual[0] == pytest.approx(0.5**0.5)
         assert u.isfinite().all()
-        assert solution.converged[1]
+        assert stats.converged[1]
         torch.testing.assert_close(u[1], 1 / (1 - eigenvalues[1]))
-        torch.testing.assert_close(self.residual(lambda u: u * eigenvalues, u, b), solution.residual, atol=1e-8, rtol=0)
+        torch.testing.assert_close(self.residual(lambda u: u * eigenvalues, u, b), stats.residual, atol=1e-8, rtol=0)
 
     def test_an_identity_operator_is_hopeless_and_said_to_be(self):
-        u, solution = GMRES(max_evals=40).solve_linear(lambda u: u, torch.ones(2, 3))
-        assert not solution.converged.any()
-        assert solution.residual.tolist() == pytest.approx([1, 1])
+        u, stats = GMRES(max_evals=40).solve_linear(lambda u: u, torch.ones(2, 3))
+        assert not stats.converged.any()
+        assert stats.residual.tolist() == pytest.approx([1, 1])
         assert not u.any()
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -370,9 +372,9 @@ class TestLinearGMRES:
         least = (b.double() @ basis[:, 0]).abs() / b.double().norm(dim=1)
         b, least = b[least > 0.01], least[least > 0.01]
         operator = lambda u: u @ matrix.T  # noqa: E731
-        u, solution = GMRES(max_evals=40, tol=1e-4).solve_linear(operator, b)
-        assert not solution.converged.any()
-        torch.testing.assert_close(solution.residual.double(), least, rtol=1e-2, atol=1e-3)
+        u, stats = GMRES(max_evals=40, tol=1e-4).solve_linear(operator, b)
+        assert not stats.converged.any()
+        torch.testing.assert_close(stats.residual.double(), least, rtol=1e-2, atol=1e-3)
         torch.testing.assert_close(self.residual(operator, u, b).double(), least, rtol=1e-2, atol=1e-3)
 
     @staticmethod
@@ -390,24 +392,24 @@ class TestLinearGMRES:
     @pytest.mark.parametrize("gap", [1e-4, 1e-7])
     def test_an_ill_conditioned_system_is_solved_within_its_precision(self, gap):
         for operator, b in self.close_to_singular(gap):
-            u, solution = GMRES(max_evals=40, tol=1e-5).solve_linear(operator, b)
-            assert solution.converged.all()
+            u, stats = GMRES(max_evals=40, tol=1e-5).solve_linear(operator, b)
+            assert stats.converged.all()
             assert (self.residual(operator, u, b) < 1e-4).all()
 
     @pytest.mark.parametrize("gap", [0, 1e-14, 1e-12])
     def test_what_is_called_converged_is_converged(self, gap):
         for operator, b in self.close_to_singular(gap):
-            u, solution = GMRES(max_evals=40, tol=1e-6).solve_linear(operator, b)
+            u, stats = GMRES(max_evals=40, tol=1e-6).solve_linear(operator, b)
             true = self.residual(operator, u, b)
-            assert (true[solution.converged] < 0.1).all()
+            assert (true[stats.converged] < 0.1).all()
             assert (true <= 1 + 1e-6).all()
 
     @pytest.mark.parametrize("memory", [2, 4, 6])
     def test_restarts_still_converge(self, memory):
         operator, matrix, b = self.system(n=12, radius=0.9)
-        u, solution = GMRES(max_evals=300, tol=1e-9, memory=memory).solve_linear(operator, b)
-        assert solution.converged.all()
-        assert (solution.num_evals > 12).all()
+        u, stats = GMRES(max_evals=300, tol=1e-9, memory=memory).solve_linear(operator, b)
+        assert stats.converged.all()
+        assert (stats.num_evals > 12).all()
         exact = torch.linalg.solve(torch.eye(12, dtype=torch.float64) - matrix, b.T).T
         torch.testing.assert_close(u, exact, rtol=1e-6, atol=1e-7)
 
@@ -417,33 +419,33 @@ class TestLinearGMRES:
         shift = torch.eye(n, dtype=torch.float64).roll(1, 0)
         b = torch.zeros(1, n, dtype=torch.float64)
         b[0, 0] = 1
-        _, solution = GMRES(max_evals=60, memory=60).solve_linear(lambda u: u - u @ shift.T, b)
-        assert solution.converged.all()
-        assert solution.num_evals.tolist() == [n]
+        _, stats = GMRES(max_evals=60, memory=60).solve_linear(lambda u: u - u @ shift.T, b)
+        assert stats.converged.all()
+        assert stats.num_evals.tolist() == [n]
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
     def test_the_scale_of_each_right_hand_side_does_not_matter(self, dtype):
         operator, _, b = self.system(batch_size=1, dtype=dtype)
         scales = torch.tensor([[1e-12], [1e-6], [1.0], [1e6], [1e12]], dtype=dtype)
-        u, solution = GMRES(tol=1e-5).solve_linear(operator, scales * b)
-        assert solution.converged.all()
-        assert len(set(solution.num_evals.tolist())) == 1
+        u, stats = GMRES(tol=1e-5).solve_linear(operator, scales * b)
+        assert stats.converged.all()
+        assert len(set(stats.num_evals.tolist())) == 1
         torch.testing.assert_close(u / scales, u[2:3].expand(5, -1), rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(solution.residual, solution.residual[2].expand(5), rtol=1e-2, atol=1e-6)
+        torch.testing.assert_close(stats.residual, stats.residual[2].expand(5), rtol=1e-2, atol=1e-6)
 
     def test_a_nan_row_is_reported_and_leaves_the_others_alone(self):
         operator, _, b = self.system()
         reference, _ = GMRES().solve_linear(operator, b)
         b[1, 0] = float("nan")
-        u, solution = GMRES().solve_linear(operator, b)
-        assert solution.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
+        u, stats = GMRES().solve_linear(operator, b)
+        assert stats.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
         torch.testing.assert_close(u[::2], reference[::2])
 
     def test_rows_stop_by_themselves(self):
         eigenvalues = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.5, 0.2], [0.9, 0.3, -0.5]], dtype=torch.float64)
         b = torch.ones(3, 3, dtype=torch.float64)
-        u, solution = GMRES(tol=1e-9).solve_linear(lambda u: eigenvalues * u, b)
-        assert solution.num_evals.tolist() == [1, 2, 3]
+        u, stats = GMRES(tol=1e-9).solve_linear(lambda u: eigenvalues * u, b)
+        assert stats.num_evals.tolist() == [1, 2, 3]
         torch.testing.assert_close(u, 1 / (1 - eigenvalues))
 
 
@@ -454,7 +456,6 @@ SCALE_FREE = [
     Anderson(max_evals=60, tol=1e-5, mixing=0.7, ridge=1e-4),
     Broyden(max_evals=60, tol=1e-5),
     NewtonKrylov(max_evals=60, tol=1e-5),
-    GMRES(max_evals=60, tol=1e-5),
 ]
 
 
@@ -465,10 +466,10 @@ def test_solvers_are_free_of_scale(solver, name):
     reference = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver)
     for scale in (1e-6, 1e6):
         other = scaled(problem, scale)
-        solution = fixed_point(other.f, other.z0, *other.inputs, solver=solver)
-        assert torch.equal(solution.status, reference.status)
-        assert torch.equal(solution.num_evals, reference.num_evals)
-        torch.testing.assert_close(solution.value / scale, reference.value, rtol=1e-6, atol=1e-6)
+        eq = fixed_point(other.f, other.z0, *other.inputs, solver=solver)
+        assert torch.equal(eq.stats.status, reference.stats.status)
+        assert torch.equal(eq.stats.num_evals, reference.stats.num_evals)
+        torch.testing.assert_close(eq.z / scale, reference.z, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["affine", "complex_pair", "jordan", "mixed", "cosine", "tanh_network"])
@@ -479,7 +480,7 @@ def test_a_scale_that_is_a_power_of_two_changes_no_bit(solver, exponent, name):
     reference = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver)
     scale = 2.0**exponent
     other = scaled(problem, scale)
-    solution = fixed_point(other.f, other.z0, *other.inputs, solver=solver)
-    assert torch.equal(solution.value, scale * reference.value)
-    assert torch.equal(solution.trace, reference.trace)
-    assert torch.equal(solution.num_evals, reference.num_evals)
+    eq = fixed_point(other.f, other.z0, *other.inputs, solver=solver)
+    assert torch.equal(eq.z, scale * reference.z)
+    assert torch.equal(eq.stats.trace, reference.stats.trace)
+    assert torch.equal(eq.stats.num_evals, reference.stats.num_evals)

@@ -1,34 +1,38 @@
-"""Networks built around an equilibrium; each forward returns `(output, Solution)`."""
+"""Networks built around an equilibrium, and the explicit ones that they are compared with.
 
-from .base import AbstractEquilibriumModel, Equilibrium
+`model(x)` returns the output of every network; `model.solve(x)` of an `AbstractEquilibriumModel` returns the output and
+the equilibrium. The sizes of a network are its `Config`, an `AbstractModelConfig`; `preset` and `create` know the
+published ones by name.
+"""
+
+from .base import AbstractEquilibriumModel, AbstractModelConfig
 from .conv import ConvCell, ConvDEQ
 from .densenet import DenseNet
-from .explicit import AbstractExplicitModel
 from .mdeq import MDEQ, MDEQCell, MDEQClassifier, MDEQSegmenter
-from .monotone import MonotoneConv, MonotoneDEQ, MonotoneLinear
-from .registry import available, create
+from .monotone import MonotoneCell, MonotoneConv, MonotoneDEQ, MonotoneLinear
+from .presets import available, create, preset
 from .resnet import ResNet
 from .toy import ToyCell, ToyDEQ
-from .transformer import DEQTransformerLM, Predictions, Segment, TiedTransformer, TransformerCell, TransformerXL
+from .transformer import Carry, DEQTransformerLM, Predictions, TiedTransformer, TransformerCell, TransformerXL
 
 __all__ = [
     "MDEQ",
     "AbstractEquilibriumModel",
-    "AbstractExplicitModel",
+    "AbstractModelConfig",
+    "Carry",
     "ConvCell",
     "ConvDEQ",
     "DEQTransformerLM",
     "DenseNet",
-    "Equilibrium",
     "MDEQCell",
     "MDEQClassifier",
     "MDEQSegmenter",
+    "MonotoneCell",
     "MonotoneConv",
     "MonotoneDEQ",
     "MonotoneLinear",
     "Predictions",
     "ResNet",
-    "Segment",
     "TiedTransformer",
     "ToyCell",
     "ToyDEQ",
@@ -36,4 +40,5 @@ __all__ = [
     "TransformerXL",
     "available",
     "create",
+    "preset",
 ]

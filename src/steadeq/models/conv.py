@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..adjoint import AbstractAdjoint, Implicit
+from .._internal.validation import check_count
+from ..adjoints import AbstractAdjoint, Implicit
 from ..nn import DEQ
 from ..solvers import GMRES, AbstractSolver, Anderson
-from .base import AbstractEquilibriumModel
+from .base import AbstractEquilibriumModel, AbstractModelConfig
 
 
 class ConvCell(nn.Module):
@@ -18,9 +22,9 @@ class ConvCell(nn.Module):
     There is no skip connection: the equilibrium itself plays that part.
 
     Args:
-        channels: Of the state.
-        hidden: Between the two convolutions.
-        groups: Of the group normalizations.
+        channels: Number of channels of the state.
+        hidden: Number of channels between the two convolutions.
+        groups: Number of groups of every GroupNorm.
     """
 
     def __init__(self, *, channels: int, hidden: int, groups: int) -> None:
@@ -32,7 +36,7 @@ class ConvCell(nn.Module):
         self.norm3 = nn.GroupNorm(groups, channels)
 
     def forward(self, z: Tensor, x: Tensor) -> Tensor:
-        """Map a state and the injected input, both (B, channels, H, W), to a new state."""
+        """Map a state and the encoded input, both (B, channels, H, W), to a new state."""
         h = F.relu(self.norm1(self.conv1(z)))
         return self.norm3(F.relu(x + self.norm2(self.conv2(h))))
 
@@ -41,49 +45,72 @@ class ConvDEQ(AbstractEquilibriumModel):
     """Classifies images by the equilibrium of two convolutions.
 
     Args:
-        image_channels: Of the images.
-        channels: Of the state.
-        hidden: Between the two convolutions of the cell.
-        groups: Of the group normalizations.
-        num_classes: Number of classes.
-        stride: Of the injection: 2 halves the resolution of the state.
+        config: The sizes; see `ConvDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
+        **fields: Fields of the config that take the place of its own.
 
     Example:
         >>> model = ConvDEQ(channels=8, hidden=16)
-        >>> logits, solution = model(torch.zeros(2, 1, 8, 8))
-        >>> logits.shape, solution.num_evals.shape
+        >>> logits, eq = model.solve(torch.zeros(2, 1, 8, 8))
+        >>> logits.shape, eq.stats.num_evals.shape
         (torch.Size([2, 10]), torch.Size([2]))
     """
 
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        """A convolutional DEQ with a single scale."""
+
+        image_channels: int = 1
+        """Number of channels of the images."""
+        channels: int = 24
+        """Number of channels of the state."""
+        hidden: int = 48
+        """Number of channels between the two convolutions of the cell."""
+        groups: int = 4
+        """Number of groups of every GroupNorm."""
+        stride: int = 1
+        """Stride of the convolution that encodes the images: 2 halves the resolution of the state."""
+        num_classes: int = 10
+        """Number of classes."""
+
+        def __post_init__(self) -> None:
+            """Check the fields."""
+            super().__post_init__()
+            for name in ("image_channels", "channels", "hidden", "groups", "stride", "num_classes"):
+                check_count(name, getattr(self, name))
+            for name in ("channels", "hidden"):
+                width = getattr(self, name)
+                if width % self.groups:
+                    raise ValueError(f"{name} is {width}; it must be a multiple of groups ({self.groups}).")
+
+        def build(self) -> ConvDEQ:
+            """Return the model, freshly initialized."""
+            return ConvDEQ(self)
+
     def __init__(
         self,
+        config: ConvDEQ.Config | None = None,
         *,
-        image_channels: int = 1,
-        channels: int = 24,
-        hidden: int = 48,
-        groups: int = 4,
-        num_classes: int = 10,
-        stride: int = 1,
         solver: AbstractSolver = Anderson(max_evals=12, tol=1e-3),  # noqa: B008 (frozen)
         adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=12, tol=1e-4)),  # noqa: B008 (frozen)
+        **fields: Any,
     ) -> None:
         super().__init__()
-        for name, width in (("channels", channels), ("hidden", hidden)):
-            if width % groups:
-                raise ValueError(f"{name} is {width}; it must be a multiple of groups ({groups}).")
+        self.config = config = ConvDEQ.Config.resolve(config, fields)
         self.injection = nn.Sequential(
-            nn.Conv2d(image_channels, channels, 3, stride=stride, padding=1, bias=False), nn.GroupNorm(groups, channels)
+            nn.Conv2d(config.image_channels, config.channels, 3, stride=config.stride, padding=1, bias=False),
+            nn.GroupNorm(config.groups, config.channels),
         )
-        self.layer = DEQ(ConvCell(channels=channels, hidden=hidden, groups=groups), solver=solver, adjoint=adjoint)
-        self.head = nn.Linear(channels * 16, num_classes)
+        cell = ConvCell(channels=config.channels, hidden=config.hidden, groups=config.groups)
+        self.layer = DEQ(cell, solver=solver, adjoint=adjoint)
+        self.head = nn.Linear(config.channels * 16, config.num_classes)
 
-    def inject(self, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
+    def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
         """Start at zero; the cell takes the image after a convolution."""
         injected = self.injection(x)
         return torch.zeros_like(injected), (injected,)
 
-    def read_out(self, z: Tensor) -> Tensor:
+    def decode(self, z: Tensor) -> Tensor:
         """Return the logits: a linear map of the state, averaged over a 4 by 4 grid."""
         return self.head(F.adaptive_avg_pool2d(z, 4).flatten(1))

@@ -2,66 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from .explicit import AbstractExplicitModel, initialize_convolutions
-from .resnet import Stem, image_stem
+from .._internal.validation import check_choice, check_count
+from .base import AbstractModelConfig
+from .resnet import Stem, initialize_convolutions, make_stem
 
 
-class DenseNet(AbstractExplicitModel):
+class DenseNet(nn.Module):
     """Classifies images by blocks in which each layer sees the outputs of all layers before it.
 
     With bottlenecks and compression, "DenseNet-BC" in the paper. The defaults are DenseNet-121.
 
     Args:
-        blocks: Number of layers in each dense block.
-        growth: Channels that each layer adds.
-        width: Channels of the stem.
-        bottleneck: Channels between the two convolutions of a layer, in multiples of `growth`.
-        compression: Part of the channels that the transitions between blocks keep.
-        stem: "imagenet" takes the resolution to a quarter, "cifar" keeps it.
-        image_channels: Of the images.
-        num_classes: Number of classes.
+        config: The sizes; see `DenseNet.Config`.
+        **fields: Fields of the config that take the place of its own.
 
     Example:
         >>> model = DenseNet(blocks=(2, 2), growth=4, width=8, stem="cifar")
-        >>> logits, _ = model(torch.zeros(2, 3, 16, 16))
-        >>> logits.shape
+        >>> model(torch.zeros(2, 3, 16, 16)).shape
         torch.Size([2, 10])
     """
 
-    def __init__(
-        self,
-        *,
-        blocks: Sequence[int] = (6, 12, 24, 16),
-        growth: int = 32,
-        width: int = 64,
-        bottleneck: int = 4,
-        compression: float = 0.5,
-        stem: Stem = "imagenet",
-        image_channels: int = 3,
-        num_classes: int = 10,
-    ) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        """A densely connected network."""
+
+        blocks: tuple[int, ...] = (6, 12, 24, 16)
+        """Number of layers in each dense block."""
+        growth: int = 32
+        """Number of channels that each layer adds."""
+        width: int = 64
+        """Number of channels of the stem."""
+        bottleneck: int = 4
+        """Number of channels between the two convolutions of a layer, in multiples of growth."""
+        compression: float = 0.5
+        """Share of the channels that the transitions between blocks keep."""
+        stem: Stem = "imagenet"
+        """First layers: "imagenet" takes the resolution to a quarter, "cifar" keeps it."""
+        image_channels: int = 3
+        """Number of channels of the images."""
+        num_classes: int = 10
+        """Number of classes."""
+
+        def __post_init__(self) -> None:
+            """Check the fields."""
+            super().__post_init__()
+            check_choice("stem", self.stem, get_args(Stem))
+            for name in ("growth", "width", "bottleneck", "image_channels", "num_classes"):
+                check_count(name, getattr(self, name))
+            if not self.blocks:
+                raise ValueError("blocks is empty; there must be at least one dense block.")
+            for count in self.blocks:
+                check_count("blocks", count)
+            if not 0 < self.compression <= 1:
+                raise ValueError(f"compression is {self.compression!r}; it must be in (0, 1].")
+
+        def build(self) -> DenseNet:
+            """Return the model, freshly initialized."""
+            return DenseNet(self)
+
+    def __init__(self, config: DenseNet.Config | None = None, **fields: Any) -> None:
         super().__init__()
-        self.stem = image_stem(stem, image_channels, width)
+        self.config = config = DenseNet.Config.resolve(config, fields)
+        self.stem = make_stem(config.stem, config.image_channels, config.width)
         self.stages = nn.Sequential()
-        channels = width
-        for stage, count in enumerate(blocks):
+        channels = config.width
+        for stage, count in enumerate(config.blocks):
             if stage > 0:
-                kept = int(channels * compression)
+                kept = int(channels * config.compression)
                 self.stages.append(nn.Sequential(*_norm_relu_conv(channels, kept, 1), nn.AvgPool2d(2)))
                 channels = kept
             for _ in range(count):
-                self.stages.append(DenseLayer(channels, growth=growth, bottleneck=bottleneck))
-                channels += growth
+                self.stages.append(DenseLayer(channels, growth=config.growth, bottleneck=config.bottleneck))
+                channels += config.growth
         self.stages.extend((nn.BatchNorm2d(channels), nn.ReLU(inplace=True)))
-        self.head = nn.Linear(channels, num_classes)
+        self.head = nn.Linear(channels, config.num_classes)
         initialize_convolutions(self)
 
-    def output(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""
         return self.head(self.stages(self.stem(x)).mean(dim=(2, 3)))
 
@@ -70,9 +93,9 @@ class DenseLayer(nn.Module):
     """Appends new channels to its input.
 
     Args:
-        in_channels: Of the input.
-        growth: Channels to add.
-        bottleneck: Channels between the two convolutions, in multiples of `growth`.
+        in_channels: Number of channels of the input.
+        growth: Number of channels to add.
+        bottleneck: Number of channels between the two convolutions, in multiples of `growth`.
     """
 
     def __init__(self, in_channels: int, *, growth: int, bottleneck: int) -> None:

@@ -2,73 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..solvers.base import check_choice
-from .explicit import AbstractExplicitModel, initialize_convolutions
+from .._internal.validation import check_choice, check_count
+from .base import AbstractModelConfig
 
 Block = Literal["basic", "bottleneck"]
 Stem = Literal["cifar", "imagenet"]
 
 
-class ResNet(AbstractExplicitModel):
+class ResNet(nn.Module):
     """Classifies images by stages of residual blocks, each stage at half the resolution of the one before.
 
     ResNet-18 has `blocks=(2, 2, 2, 2)`, ResNet-50 `block="bottleneck", blocks=(3, 4, 6, 3)` and ResNet-101
     `block="bottleneck", blocks=(3, 4, 23, 3)`.
 
     Args:
-        block: "basic" for two 3 by 3 convolutions, "bottleneck" for one between two of 1 by 1.
-        blocks: Number of blocks in each stage.
-        widths: Channels of each stage, before the fourfold expansion of bottlenecks.
-        stem: "imagenet" for a convolution and a pooling that take the resolution to a quarter, "cifar" for a 3 by 3
-            convolution that keeps it.
-        image_channels: Of the images.
-        num_classes: Number of classes.
-        zero_init: Whether each block starts as its shortcut: the last normalization of its branch is zero at first.
+        config: The sizes; see `ResNet.Config`.
+        **fields: Fields of the config that take the place of its own.
 
     Example:
         >>> import torch
-        >>> model = ResNet(blocks=(1, 1, 1), widths=(16, 32, 64), stem="cifar")
+        >>> model = ResNet(blocks=(1, 1, 1), widths=(16, 32, 64))
         >>> sum(p.numel() for p in model.parameters())
         78042
-        >>> logits, _ = model(torch.zeros(2, 3, 32, 32))
-        >>> logits.shape
+        >>> model(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
 
-    def __init__(
-        self,
-        *,
-        block: Block = "basic",
-        blocks: Sequence[int] = (2, 2, 2, 2),
-        widths: Sequence[int] = (64, 128, 256, 512),
-        stem: Stem = "imagenet",
-        image_channels: int = 3,
-        num_classes: int = 10,
-        zero_init: bool = False,
-    ) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        """A residual network."""
+
+        block: Block = "basic"
+        """Kind of the blocks: "basic" for two convolutions of 3 by 3 pixels, "bottleneck" for one between two of 1 by
+        1."""
+        blocks: tuple[int, ...] = (2, 2, 2, 2)
+        """Number of blocks in each stage."""
+        widths: tuple[int, ...] = (64, 128, 256, 512)
+        """Number of channels of each stage, before the fourfold expansion of bottlenecks."""
+        stem: Stem = "cifar"
+        """First layers: "cifar" for a 3 by 3 convolution that keeps the resolution, "imagenet" for a convolution and a
+        pooling that take it to a quarter."""
+        image_channels: int = 3
+        """Number of channels of the images."""
+        num_classes: int = 10
+        """Number of classes."""
+        zero_init: bool = False
+        """Whether each block starts as its shortcut: the last normalization of its branch is zero at first."""
+
+        def __post_init__(self) -> None:
+            """Check the fields."""
+            super().__post_init__()
+            check_choice("block", self.block, get_args(Block))
+            check_choice("stem", self.stem, get_args(Stem))
+            for name in ("image_channels", "num_classes"):
+                check_count(name, getattr(self, name))
+            for name in ("blocks", "widths"):
+                for value in getattr(self, name):
+                    check_count(name, value)
+            if not self.blocks or len(self.blocks) != len(self.widths):
+                raise ValueError(
+                    f"blocks is {self.blocks} and widths is {self.widths}; they must have one entry for each stage."
+                )
+
+        def build(self) -> ResNet:
+            """Return the model, freshly initialized."""
+            return ResNet(self)
+
+    def __init__(self, config: ResNet.Config | None = None, **fields: Any) -> None:
         super().__init__()
-        check_choice("block", block, get_args(Block))
-        if len(blocks) != len(widths):
-            raise ValueError(f"blocks is {blocks} and widths is {widths}; they must have one entry for each stage.")
-        kind = BasicBlock if block == "basic" else Bottleneck
-        channels = widths[0]
-        self.stem = image_stem(stem, image_channels, channels)
+        self.config = config = ResNet.Config.resolve(config, fields)
+        kind = BasicBlock if config.block == "basic" else Bottleneck
+        channels = config.widths[0]
+        self.stem = make_stem(config.stem, config.image_channels, channels)
         self.stages = nn.Sequential()
-        for stage, (count, width) in enumerate(zip(blocks, widths, strict=True)):
+        for stage, (count, width) in enumerate(zip(config.blocks, config.widths, strict=True)):
             for position in range(count):
                 stride = 2 if stage > 0 and position == 0 else 1
-                self.stages.append(kind(channels, width, stride=stride, zero_init=zero_init))
+                self.stages.append(kind(channels, width, stride=stride, zero_init=config.zero_init))
                 channels = kind.expansion * width
-        self.head = nn.Linear(channels, num_classes)
+        self.head = nn.Linear(channels, config.num_classes)
         initialize_convolutions(self)
 
-    def output(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""
         return self.head(self.stages(self.stem(x)).mean(dim=(2, 3)))
 
@@ -77,10 +98,10 @@ class _ResidualBlock(nn.Module):
     """ReLU(shortcut + branch); the branch ends with a normalization, the shortcut is the identity where shapes allow.
 
     Args:
-        layers: Of the branch, without its last normalization.
-        in_channels: Of the input.
-        out_channels: Of the branch.
-        stride: Of the branch.
+        *layers: Layers of the branch, without its last normalization.
+        in_channels: Number of channels of the input.
+        out_channels: Number of channels of the output.
+        stride: Stride of the branch.
         zero_init: Whether the branch is zero at first.
     """
 
@@ -105,9 +126,9 @@ class BasicBlock(_ResidualBlock):
     """Two 3 by 3 convolutions.
 
     Args:
-        in_channels: Of the input.
-        width: Of both convolutions, and of the output.
-        stride: Of the first one.
+        in_channels: Number of channels of the input.
+        width: Number of channels of both convolutions, and of the output.
+        stride: Stride of the first convolution.
         zero_init: Whether the block starts as its shortcut.
     """
 
@@ -128,10 +149,10 @@ class Bottleneck(_ResidualBlock):
     """A 3 by 3 convolution between two of 1 by 1.
 
     Args:
-        in_channels: Of the input.
-        width: Of the middle; the output has four times as many channels.
-        stride: Of the middle. The paper of 2016 has it in the first convolution; since then it is where no pixel is
-            left out.
+        in_channels: Number of channels of the input.
+        width: Number of channels of the middle convolution; the output has four times as many.
+        stride: Stride of the middle convolution. The paper of 2016 has it in the first one; since then it is where no
+            pixel is left out.
         zero_init: Whether the block starts as its shortcut.
     """
 
@@ -149,12 +170,18 @@ class Bottleneck(_ResidualBlock):
         )
 
 
-def image_stem(stem: Stem, image_channels: int, channels: int) -> nn.Sequential:
+def make_stem(stem: Stem, image_channels: int, channels: int) -> nn.Sequential:
     """Return the first layers of a network for images of a usual size: "cifar" (32 pixels) or "imagenet" (224)."""
-    check_choice("stem", stem, get_args(Stem))
     if stem == "cifar":
         return nn.Sequential(*_conv_norm_relu(image_channels, channels, 3))
     return nn.Sequential(*_conv_norm_relu(image_channels, channels, 7, stride=2), nn.MaxPool2d(3, stride=2, padding=1))
+
+
+def initialize_convolutions(module: nn.Module) -> None:
+    """Draw the weights of all convolutions from Kaiming's normal distribution, which keeps gradients at their scale."""
+    for child in module.modules():
+        if isinstance(child, nn.Conv2d):
+            nn.init.kaiming_normal_(child.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _conv(in_channels: int, out_channels: int, kernel: int, *, stride: int = 1) -> nn.Conv2d:

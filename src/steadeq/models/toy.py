@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from ..adjoint import AbstractAdjoint, Implicit
+from .._internal.validation import check_count
+from ..adjoints import AbstractAdjoint, Implicit
 from ..nn import DEQ
 from ..solvers import GMRES, AbstractSolver, Anderson
-from .base import AbstractEquilibriumModel
+from .base import AbstractEquilibriumModel, AbstractModelConfig
 
 
 class ToyCell(nn.Module):
@@ -18,7 +22,7 @@ class ToyCell(nn.Module):
         hidden: Number of ReLUs.
     """
 
-    def __init__(self, *, hidden: int = 50) -> None:
+    def __init__(self, *, hidden: int) -> None:
         super().__init__()
         self.W1 = nn.Parameter(torch.empty(hidden, 1))
         self.W2 = nn.Parameter(torch.empty(hidden, 1))
@@ -38,33 +42,51 @@ class ToyDEQ(AbstractEquilibriumModel):
     """A function of one variable as the equilibrium of a 200-parameter cell: y(x) = z*(x).
 
     Args:
-        hidden: Number of ReLUs; 50 give the 200 parameters of the paper.
+        config: The sizes; see `ToyDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
+        **fields: Fields of the config that take the place of its own.
 
     Example:
         >>> model = ToyDEQ()
         >>> sum(p.numel() for p in model.parameters())
         200
-        >>> y, solution = model(torch.linspace(-1, 1, 5)[:, None])
-        >>> y.shape
+        >>> model(torch.linspace(-1, 1, 5)[:, None]).shape
         torch.Size([5, 1])
     """
 
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        """The scalar model of the synthetic study, f(z; x) = W2ᵀ ReLU(W1 z + U x + b)."""
+
+        hidden: int = 50
+        """Number of ReLUs; 50 give the 200 parameters of the paper."""
+
+        def __post_init__(self) -> None:
+            """Check the fields."""
+            super().__post_init__()
+            check_count("hidden", self.hidden)
+
+        def build(self) -> ToyDEQ:
+            """Return the model, freshly initialized."""
+            return ToyDEQ(self)
+
     def __init__(
         self,
+        config: ToyDEQ.Config | None = None,
         *,
-        hidden: int = 50,
         solver: AbstractSolver = Anderson(max_evals=6, tol=1e-3),  # noqa: B008 (frozen)
         adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=6, tol=1e-4)),  # noqa: B008 (frozen)
+        **fields: Any,
     ) -> None:
         super().__init__()
-        self.layer = DEQ(ToyCell(hidden=hidden), solver=solver, adjoint=adjoint)
+        self.config = ToyDEQ.Config.resolve(config, fields)
+        self.layer = DEQ(ToyCell(hidden=self.config.hidden), solver=solver, adjoint=adjoint)
 
-    def inject(self, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
+    def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
         """Start at zero; the cell takes x as it is."""
         return torch.zeros_like(x), (x,)
 
-    def read_out(self, z: Tensor) -> Tensor:
+    def decode(self, z: Tensor) -> Tensor:
         """Return the equilibrium itself."""
         return z

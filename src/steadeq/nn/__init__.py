@@ -1,17 +1,16 @@
-"""Modules."""
+"""The equilibrium layer, and modules that suit a cell: the same at every evaluation, and twice differentiable."""
 
 from .adaptive_embedding import AdaptiveEmbedding
 from .adaptive_softmax import AdaptiveSoftmax
+from .cached import AbstractCached, cached_parameters
 from .deq import DEQ
 from .dropout import draw_mask
 from .relative_attention import KeysValues, RelativeAttention, RelativePositions
-from .shared import AbstractShared, computed_once
-from .weight_norm import WeightNormConv2d
-from .weight_norm_linear import WeightNormLinear, make_linear
+from .weight_norm import WeightNormConv2d, WeightNormLinear
 
 __all__ = [
     "DEQ",
-    "AbstractShared",
+    "AbstractCached",
     "AdaptiveEmbedding",
     "AdaptiveSoftmax",
     "KeysValues",
@@ -19,7 +18,6 @@ __all__ = [
     "RelativePositions",
     "WeightNormConv2d",
     "WeightNormLinear",
-    "computed_once",
+    "cached_parameters",
     "draw_mask",
-    "make_linear",
 ]

@@ -1,4 +1,4 @@
-"""Embeddings that spend fewer features on rarer words (Baevski and Auli, 2019)."""
+"""Embeddings that spend fewer features on rarer tokens (Baevski and Auli, 2019)."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Partition:
-    """Some words, told apart by their clusters."""
+    """Some tokens, told apart by their clusters."""
 
     order: Tensor
-    """(N,): where the words of the first cluster are, then those of the second, and so on, each cluster in order."""
+    """(N,): where the tokens of the first cluster are, then those of the second, and so on, each cluster in order."""
     counts: list[int]
-    """Number of words in each cluster."""
+    """Number of tokens in each cluster."""
     clusters: Tensor
-    """(N,): the cluster of each word."""
+    """(N,): the cluster of each token."""
 
     def split(self) -> tuple[Tensor, ...]:
-        """Return, for each cluster, where its words are."""
+        """Return, for each cluster, where its tokens are."""
         return self.order.split(self.counts)
 
     def merge(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return what was computed cluster by cluster in the order of the words."""
+        """Return what was computed cluster by cluster in the order of the tokens."""
         return torch.cat(list(parts)).index_select(0, self.order.argsort())
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Word vectors of one size, stored with fewer and fewer features for clusters of rarer and rarer words.
+    """Token vectors of one size, stored with fewer and fewer features for clusters of rarer and rarer tokens.
 
-    Words are numbered by frequency, the most frequent one first. Cluster i has a table of features / div_value^i
+    Tokens are numbered by frequency, the most frequent one first. Cluster i has a table of features / div_value^i
     columns, rounded down, and a linear map without bias to all features. Without cutoffs there is one table and no map.
     All vectors are multiplied by √features, as tables that are also used by a softmax have small entries.
 
     Args:
-        num_words: Size of the vocabulary.
-        features: Of a word vector.
-        cutoffs: First words of all clusters but the first.
-        div_value: By how much the features of a cluster are fewer than those of the one before.
+        vocab_size: Size of the vocabulary.
+        features: Number of features of a token vector.
+        cutoffs: First tokens of all clusters but the first.
+        div_value: Factor by which the features of a cluster are fewer than those of the cluster before.
         std: Standard deviation of all entries, initially.
 
     Example:
@@ -56,7 +56,7 @@ class AdaptiveEmbedding(nn.Module):
 
     def __init__(
         self,
-        num_words: int,
+        vocab_size: int,
         features: int,
         *,
         cutoffs: Sequence[int] = (),
@@ -64,48 +64,38 @@ class AdaptiveEmbedding(nn.Module):
         std: float = 0.01,
     ) -> None:
         super().__init__()
-        self.num_words, self.features, self.div_value = num_words, features, div_value
-        self.boundaries = [0, *cutoffs, num_words]
-        if any(low >= high for low, high in pairwise(self.boundaries)):
-            raise ValueError(
-                f"cutoffs is {list(cutoffs)}; they must increase strictly between 0 and {num_words} words."
-            )
-        if not div_value >= 1:
-            raise ValueError(f"div_value is {div_value!r}; it must be at least 1.")
-        widths = [int(features // div_value**cluster) for cluster in range(len(cutoffs) + 1)]
-        if widths[-1] < 1:
-            raise ValueError(
-                f"The last of {len(widths)} clusters would have {features} / {div_value:g}^{len(cutoffs)} features, "
-                "which is less than one."
-            )
+        check_clusters(vocab_size=vocab_size, features=features, cutoffs=cutoffs, div_value=div_value)
+        self.vocab_size, self.features, self.div_value = vocab_size, features, div_value
+        self.boundaries = [0, *cutoffs, vocab_size]
+        widths = [_width(features, div_value, cluster) for cluster in range(len(cutoffs) + 1)]
         sizes = [high - low for low, high in pairwise(self.boundaries)]
         self.tables = nn.ParameterList(_normal(size, width, std=std) for size, width in zip(sizes, widths, strict=True))
         self.projections = nn.ParameterList(_normal(features, width, std=std) for width in widths if cutoffs)
 
     @property
     def num_clusters(self) -> int:
-        """Number of clusters, the one of the most frequent words included."""
+        """Number of clusters, the one of the most frequent tokens included."""
         return len(self.boundaries) - 1
 
-    def partition(self, words: Tensor) -> Partition:
-        """Tell words apart by their clusters.
+    def partition(self, tokens: Tensor) -> Partition:
+        """Tell tokens apart by their clusters.
 
         Args:
-            words: (N,) numbers of words.
+            tokens: (N,) tokens.
         """
-        inner = torch.tensor(self.boundaries[1:-1], device=words.device, dtype=words.dtype)
-        clusters = torch.bucketize(words, inner, right=True)
+        inner = torch.tensor(self.boundaries[1:-1], device=tokens.device, dtype=tokens.dtype)
+        clusters = torch.bucketize(tokens, inner, right=True)
         counts = torch.bincount(clusters, minlength=self.num_clusters).tolist()
         return Partition(order=clusters.argsort(stable=True), counts=counts, clusters=clusters)
 
-    def forward(self, words: Tensor) -> Tensor:
-        """Return the vectors of words, in a new last dimension."""
-        flat = words.reshape(-1)
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the vectors of tokens, in a new last dimension."""
+        flat = tokens.reshape(-1)
         if not self.projections:
             vectors = F.embedding(flat, self.tables[0])
         else:
             partition = self.partition(flat)
-            # Clusters without words take part too, so that all parameters get gradients in every step.
+            # Clusters without tokens take part too, so that all parameters get gradients in every step.
             vectors = partition.merge(
                 [
                     F.linear(F.embedding(flat.index_select(0, rows) - low, table), projection)
@@ -114,11 +104,32 @@ class AdaptiveEmbedding(nn.Module):
                     )
                 ]
             )
-        return vectors.reshape(*words.shape, self.features) * math.sqrt(self.features)
+        return vectors.reshape(*tokens.shape, self.features) * math.sqrt(self.features)
 
     def extra_repr(self) -> str:
         """Show the sizes."""
-        return f"{self.num_words}, {self.features}, cutoffs={self.boundaries[1:-1]}, div_value={self.div_value:g}"
+        return f"{self.vocab_size}, {self.features}, cutoffs={self.boundaries[1:-1]}, div_value={self.div_value:g}"
+
+
+def check_clusters(*, vocab_size: int, features: int, cutoffs: Sequence[int], div_value: float) -> None:
+    """Refuse sizes that `AdaptiveEmbedding` cannot have.
+
+    Raises:
+        ValueError: Naming the first one.
+    """
+    if any(low >= high for low, high in pairwise([0, *cutoffs, vocab_size])):
+        raise ValueError(f"cutoffs is {tuple(cutoffs)}; they must increase strictly between 0 and {vocab_size} tokens.")
+    if not div_value >= 1:
+        raise ValueError(f"div_value is {div_value!r}; it must be at least 1.")
+    if _width(features, div_value, len(cutoffs)) < 1:
+        raise ValueError(
+            f"div_value is {div_value:g}, so that the last of {len(cutoffs) + 1} clusters would have {features} / "
+            f"{div_value:g}^{len(cutoffs)} features, which is less than one."
+        )
+
+
+def _width(features: int, div_value: float, cluster: int) -> int:
+    return int(features // div_value**cluster)
 
 
 def _normal(rows: int, columns: int, *, std: float) -> nn.Parameter:

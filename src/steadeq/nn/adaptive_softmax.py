@@ -1,4 +1,4 @@
-"""A softmax over many words that computes few logits (Grave et al., 2017), with the tables of an embedding."""
+"""A softmax over many tokens that computes few logits (Grave et al., 2017), with the tables of an embedding."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._internal.validation import check_choice
 from .adaptive_embedding import AdaptiveEmbedding
 
 Tying = Literal["none", "tails", "all"]
 
 
 class AdaptiveSoftmax(nn.Module):
-    """The probabilities of words, where rarer words cost a second softmax, over their cluster only.
+    """The probabilities of tokens, where rarer tokens cost a second softmax, over their cluster only.
 
-    The head is a softmax over the words of the first cluster and one logit for each of the other clusters, the tails.
-    The logit of a word of cluster i is the product of the hidden vector, projected to the cluster's features, and of
-    the word's row in the table of the embedding, plus a bias. Without cutoffs, this is a softmax over all words.
+    The head is a softmax over the tokens of the first cluster and one logit for each of the other clusters, the tails.
+    The logit of a token of cluster i is the product of the hidden vector, projected to the cluster's features, and of
+    the token's row in the table of the embedding, plus a bias. Without cutoffs, this is a softmax over all tokens.
 
     The embedding is a part of this module: a model that uses it for its input too should find it here, and not
     register it a second time. For a softmax with tables of its own, give it an embedding of its own.
 
     Args:
-        embedding: Whose tables are used.
+        embedding: The embedding whose tables are used.
         tied: Which projections are those of the embedding as well, the very same parameters: those of the "tails", as
             in Transformer-XL, "all" or "none".
         std: Standard deviation of projections and logits of clusters, initially.
@@ -33,8 +34,8 @@ class AdaptiveSoftmax(nn.Module):
     Example:
         >>> embedding = AdaptiveEmbedding(100, 16, cutoffs=[10, 40], div_value=4)
         >>> softmax = AdaptiveSoftmax(embedding)
-        >>> hidden, words = torch.randn(2, 3, 16), torch.tensor([[3, 99, 12], [0, 0, 40]])
-        >>> softmax(hidden, words).shape
+        >>> hidden, tokens = torch.randn(2, 3, 16), torch.tensor([[3, 99, 12], [0, 0, 40]])
+        >>> softmax(hidden, tokens).shape
         torch.Size([2, 3])
         >>> softmax.log_probabilities(hidden).shape
         torch.Size([2, 3, 100])
@@ -42,8 +43,7 @@ class AdaptiveSoftmax(nn.Module):
 
     def __init__(self, embedding: AdaptiveEmbedding, *, tied: Tying = "tails", std: float = 0.01) -> None:
         super().__init__()
-        if tied not in get_args(Tying):
-            raise ValueError(f"tied is {tied!r}; it must be one of {', '.join(map(repr, get_args(Tying)))}.")
+        check_choice("tied", tied, get_args(Tying))
         self.embedding = embedding
         self.tied: Tying = tied
         num_own = {"none": len(embedding.projections), "tails": min(1, len(embedding.projections)), "all": 0}[tied]
@@ -59,33 +59,33 @@ class AdaptiveSoftmax(nn.Module):
         self.cluster_weight = nn.Parameter(torch.empty(num_tails, width).normal_(std=std)) if num_tails else None
         self.cluster_bias = nn.Parameter(torch.zeros(num_tails)) if num_tails else None
 
-    def forward(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """Return the negative log-likelihoods of words, each in its place.
+    def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """Return the negative log-likelihoods of tokens, each in its place.
 
         Args:
-            hidden: (..., features).
-            words: (...) the words that followed.
+            hidden: (..., features) vectors.
+            tokens: (...) tokens that followed.
         """
-        rows, targets = hidden.reshape(-1, hidden.shape[-1]), words.reshape(-1)
+        rows, targets = hidden.reshape(-1, hidden.shape[-1]), tokens.reshape(-1)
         partition = self.embedding.partition(targets)
         num_frequent = self.embedding.boundaries[1]
-        # What a word is in the head: itself, or its cluster.
+        # What a token is in the head: itself, or its cluster.
         in_head = torch.where(partition.clusters == 0, targets, num_frequent - 1 + partition.clusters)
         losses = -self._head(rows).gather(1, in_head[:, None]).squeeze(1)
         where = partition.split()
-        # Clusters without words take part too, so that all parameters get gradients in every step.
+        # Clusters without tokens take part too, so that all parameters get gradients in every step.
         parts = [losses.new_zeros(len(where[0]))]
         for cluster in range(1, self.embedding.num_clusters):
             members = targets.index_select(0, where[cluster]) - self.embedding.boundaries[cluster]
             tail = self._tail(rows.index_select(0, where[cluster]), cluster)
             parts.append(-tail.gather(1, members[:, None]).squeeze(1))
-        return (losses + partition.merge(parts)).reshape(words.shape)
+        return (losses + partition.merge(parts)).reshape(tokens.shape)
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
-        """Return the logarithms of the probabilities of all words, which exponentiated sum to one.
+        """Return the logarithms of the probabilities of all tokens, which exponentiated sum to one.
 
         Args:
-            hidden: (..., features).
+            hidden: (..., features) vectors.
         """
         head = self._head(hidden)
         num_frequent = self.embedding.boundaries[1]
@@ -96,14 +96,14 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def _head(self, hidden: Tensor) -> Tensor:
-        """Return log-probabilities of the words of the first cluster, and of all other clusters."""
+        """Return log-probabilities of the tokens of the first cluster, and of all other clusters."""
         weight, bias = self.embedding.tables[0], self.biases[0]
         if self.cluster_weight is not None and self.cluster_bias is not None:
             weight, bias = torch.cat([weight, self.cluster_weight]), torch.cat([bias, self.cluster_bias])
         return _log_softmax(F.linear(self._project(hidden, 0), weight, bias))
 
     def _tail(self, hidden: Tensor, cluster: int) -> Tensor:
-        """Return log-probabilities of the words of a cluster, given that it is that cluster."""
+        """Return log-probabilities of the tokens of a cluster, given that it is that cluster."""
         table, bias = self.embedding.tables[cluster], self.biases[cluster]
         return _log_softmax(F.linear(self._project(hidden, cluster), table, bias))
 

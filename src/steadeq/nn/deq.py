@@ -8,23 +8,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..adjoint import AbstractAdjoint, Implicit
-from ..equilibrium import fixed_point
-from ..solution import Solution
+from .._fixed_point import fixed_point
+from .._internal.trees import map_tensors
+from .._internal.unsupported import outside_of_graphs
+from ..adjoints import AbstractAdjoint, Implicit
+from ..equilibrium import Equilibrium
 from ..solvers import AbstractSolver, Anderson
-from ..transforms import outside_of_graphs
 
 
 class DEQ(nn.Module):
     """A deep equilibrium layer: one cell, solved to its fixed point z = cell(z, *inputs).
 
-    Gradients follow grad mode: they flow in train and in eval mode alike, and nothing is stored under
-    `torch.no_grad()`.
+    `layer(x)` returns the state, so that a layer stands in `nn.Sequential`; `layer.solve(x)` returns the equilibrium,
+    with how the solve went. Gradients follow grad mode: they flow in train and in eval mode alike, and nothing is
+    stored under `torch.no_grad()`.
 
     Args:
         cell: Maps (z, *inputs) to a new z. Whatever it uses per sample (masks, memories) travels as an input.
         solver: How to find the fixed point.
         adjoint: How to differentiate it.
+        init: Maps the inputs to the state to start from; by default zeros like the first input.
         compact: Whether finished samples leave the batch; see `fixed_point`.
         compile: Compile the cell with `torch.compile` for the evaluations of which no gradient is taken. The adjoint
             and the Jacobian penalty keep using the cell itself, as compiled code has no double backward.
@@ -37,9 +40,12 @@ class DEQ(nn.Module):
         ...     def forward(self, z, x):
         ...         return torch.tanh(self.linear(z) + x)
         >>> layer = DEQ(Cell(), solver=Anderson(max_evals=12, tol=1e-3))
-        >>> z, solution = layer(torch.zeros(2, 4), torch.ones(2, 4))
-        >>> z.shape, solution.converged.tolist()
-        (torch.Size([2, 4]), [True, True])
+        >>> layer(torch.ones(2, 4)).shape
+        torch.Size([2, 4])
+        >>> layer.solve(torch.ones(2, 4)).stats.converged.tolist()
+        [True, True]
+        >>> nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 1))(torch.ones(2, 3)).shape
+        torch.Size([2, 1])
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class DEQ(nn.Module):
         *,
         solver: AbstractSolver = Anderson(),  # noqa: B008 (frozen)
         adjoint: AbstractAdjoint = Implicit(),  # noqa: B008 (frozen)
+        init: Callable[..., Any] | None = None,
         compact: bool | None = None,
         compile: bool = False,
     ) -> None:
@@ -55,33 +62,62 @@ class DEQ(nn.Module):
         self.cell = cell
         self.solver = solver
         self.adjoint = adjoint
+        self.init = init
         # Each new batch size would be compiled anew.
         self.compact = False if compile and compact is None else compact
         self.compile_cell = compile
         self._compiled: list[Callable[..., Any]] = []
 
-    @outside_of_graphs
     def forward(
-        self, z0: Any, *inputs: Any, solver: AbstractSolver | None = None, adjoint: AbstractAdjoint | None = None
-    ) -> tuple[Any, Solution]:
-        """Return the equilibrium and how it was reached.
+        self,
+        *inputs: Any,
+        z0: Any = None,
+        solver: AbstractSolver | None = None,
+        adjoint: AbstractAdjoint | None = None,
+    ) -> Any:
+        """Return the state at the equilibrium.
 
         Args:
-            z0: Where to start.
             *inputs: What the cell takes after the state, batched along dim 0.
+            z0: Where to start, instead of what `init` returns.
             solver: Instead of the layer's own, for this call: another budget or tolerance.
             adjoint: Instead of the layer's own, for this call.
         """
-        solution = fixed_point(
+        return self.solve(*inputs, z0=z0, solver=solver, adjoint=adjoint).z
+
+    @outside_of_graphs
+    def solve(
+        self,
+        *inputs: Any,
+        z0: Any = None,
+        solver: AbstractSolver | None = None,
+        adjoint: AbstractAdjoint | None = None,
+    ) -> Equilibrium:
+        """Return the equilibrium: the state, and how it was reached.
+
+        Args:
+            *inputs: What the cell takes after the state, batched along dim 0.
+            z0: Where to start, instead of what `init` returns.
+            solver: Instead of the layer's own, for this call: another budget or tolerance.
+            adjoint: Instead of the layer's own, for this call.
+        """
+        return fixed_point(
             self.cell,
-            z0,
+            self.initial_state(*inputs) if z0 is None else z0,
             *inputs,
             solver=self.solver if solver is None else solver,
             adjoint=self.adjoint if adjoint is None else adjoint,
             compact=self.compact,
             f_solve=self._fast_cell(),
         )
-        return solution.value, solution
+
+    def initial_state(self, *inputs: Any) -> Any:
+        """Return the state to start from: what `init` returns, or zeros like the first input."""
+        if self.init is not None:
+            return self.init(*inputs)
+        if not inputs:
+            raise ValueError("There are no inputs to take the shape of the state from; pass z0=..., or DEQ(init=...).")
+        return map_tensors(torch.zeros_like, inputs[0])
 
     def _fast_cell(self) -> Callable[..., Any] | None:
         if not self.compile_cell:

@@ -8,16 +8,6 @@ import torch
 from torch import Tensor
 
 
-def check_dropout(name: str, probability: float) -> None:
-    """Refuse what cannot be the probability of a zero.
-
-    Raises:
-        ValueError: Naming it.
-    """
-    if not 0 <= probability < 1:
-        raise ValueError(f"{name} is {probability!r}; it must be in [0, 1).")
-
-
 def draw_mask(shape: Sequence[int], probability: float, *, like: Tensor) -> Tensor:
     """Return a mask of zeros and 1 / (1 - probability), to multiply with.
 
@@ -26,8 +16,8 @@ def draw_mask(shape: Sequence[int], probability: float, *, like: Tensor) -> Tens
     finished ones leave the batch.
 
     Args:
-        shape: Of the mask; the first dimension is the batch.
-        probability: Of a zero.
+        shape: Shape of the mask; the first dimension is the batch.
+        probability: Probability of a zero.
         like: A tensor whose dtype and device are taken.
 
     Example:

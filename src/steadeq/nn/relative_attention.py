@@ -13,17 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..state import Shared
-from .weight_norm_linear import make_linear
+from .._internal.trees import Shared
+from .._internal.validation import check_count
+from .weight_norm import make_linear
 
 
 class KeysValues(NamedTuple):
     """What the memory is to attention; batched, and so a proper input of a cell."""
 
     keys: Tensor
-    """(B, heads, M, head features)."""
+    """(B, heads, M, head features) keys of the memory's positions."""
     values: Tensor
-    """(B, heads, M, head features)."""
+    """(B, heads, M, head features) values of the memory's positions."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +36,7 @@ class RelativePositions(Shared):
     """
 
     projected: Tensor
-    """(heads, head features, M + L): of distances M + L - 1 down to 0."""
+    """(heads, head features, M + L) projected encodings of the distances M + L - 1 down to 0."""
     is_hidden: Tensor
     """(L, M + L): whether a position must not see a key, as that is later or beyond the window."""
 
@@ -48,9 +49,9 @@ class RelativeAttention(nn.Module):
     queries, keys and values.
 
     Args:
-        features: Of a position.
+        features: Number of features of a position.
         num_heads: Number of heads.
-        head_features: Of queries, keys and values of each head; by default features / num_heads.
+        head_features: Number of features of queries, keys and values of each head; by default features / num_heads.
         window: How many positions a position sees, itself included; by default all.
         weight_norm: Whether the linear maps have normalized weights.
 
@@ -72,16 +73,9 @@ class RelativeAttention(nn.Module):
         weight_norm: bool = True,
     ) -> None:
         super().__init__()
+        check_attention(features=features, num_heads=num_heads, head_features=head_features, window=window)
         if head_features is None:
-            if features % num_heads:
-                raise ValueError(
-                    f"features ({features}) is not a multiple of num_heads ({num_heads}); set head_features."
-                )
             head_features = features // num_heads
-        if features % 2:
-            raise ValueError(f"features is {features}; it must be even, half sines and half cosines.")
-        if window is not None and window < 1:
-            raise ValueError(f"window is {window}; a position must at least see itself.")
         self.features, self.num_heads, self.head_features, self.window = features, num_heads, head_features, window
         width = num_heads * head_features
         self.qkv = make_linear(features, 3 * width, bias=False, weight_norm=weight_norm)
@@ -129,7 +123,7 @@ class RelativeAttention(nn.Module):
         """Map (B, L, features) to the same shape.
 
         Args:
-            z: Of the positions.
+            z: (B, L, features) vectors of the positions.
             x: (B, L, 3 * heads * head features): what is injected into queries, keys and values, if anything is.
             memory: What `prepare` returned for this batch.
             positions: What `prepare` returned for this length.
@@ -169,12 +163,30 @@ class RelativeAttention(nn.Module):
         return f"num_heads={self.num_heads}, head_features={self.head_features}, window={self.window}"
 
 
+def check_attention(*, features: int, num_heads: int, head_features: int | None, window: int | None) -> None:
+    """Refuse sizes that `RelativeAttention` cannot have.
+
+    Raises:
+        ValueError: Naming the first one.
+    """
+    if head_features is not None:
+        check_count("head_features", head_features)
+    elif features % num_heads:
+        raise ValueError(
+            f"features is {features}, which is not a multiple of num_heads ({num_heads}); set head_features."
+        )
+    if features % 2:
+        raise ValueError(f"features is {features}; it must be even, half sines and half cosines.")
+    if window is not None and window < 1:
+        raise ValueError(f"window is {window}; a position must at least see itself.")
+
+
 def encode_distances(num_distances: int, features: int, *, like: Tensor) -> Tensor:
     """Return (num_distances, features): sines, then cosines of the distances num_distances - 1 down to 0.
 
     Args:
-        num_distances: How many.
-        features: Of an encoding, an even number.
+        num_distances: Number of distances.
+        features: Number of features of an encoding, an even number.
         like: A tensor whose dtype and device are taken.
 
     Example:

@@ -1,10 +1,19 @@
-"""Solvers: how to find a fixed point."""
+"""Solvers: how to find a fixed point, and how to solve the linear system of its gradient."""
 
 from .anderson import Anderson
-from .base import AbstractSolver, Rule
+from .base import AbstractLinearSolver, AbstractSolver, Rule
 from .broyden import Broyden
 from .gmres import GMRES
 from .newton_krylov import NewtonKrylov
 from .picard import Picard
 
-__all__ = ["GMRES", "AbstractSolver", "Anderson", "Broyden", "NewtonKrylov", "Picard", "Rule"]
+__all__ = [
+    "GMRES",
+    "AbstractLinearSolver",
+    "AbstractSolver",
+    "Anderson",
+    "Broyden",
+    "NewtonKrylov",
+    "Picard",
+    "Rule",
+]

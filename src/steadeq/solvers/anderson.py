@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .base import AbstractSolver, Rule, check_count, check_fraction
-from .history import Diagonals, History, LastEvaluation, Table, combine, products, solve_gram
+from .._internal.validation import check_count, check_step_length
+from .base import AbstractSolver, Rule
+from ._history import Diagonals, History, LastEvaluation, Table, combine, products, solve_gram
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +23,8 @@ class Anderson(AbstractSolver):
         >>> import torch
         >>> from steadeq import fixed_point
         >>> turn = torch.tensor([[0.0, -1.2], [1.2, 0.0]])  # expands: plain iteration diverges
-        >>> solution = fixed_point(lambda z: z @ turn.T + 1, torch.zeros(1, 2), solver=Anderson(tol=1e-5))
-        >>> solution.value
+        >>> eq = fixed_point(lambda z: z @ turn.T + 1, torch.zeros(1, 2), solver=Anderson(tol=1e-5))
+        >>> eq.z
         tensor([[-0.0820,  0.9016]])
     """
 
@@ -36,10 +37,10 @@ class Anderson(AbstractSolver):
     conditioning: columns that depend on newer ones are left out."""
 
     def __post_init__(self) -> None:
-        """Refuse hyper-parameters that make no sense."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         check_count("memory", self.memory)
-        check_fraction("mixing", self.mixing)
+        check_step_length("mixing", self.mixing)
         if not 0 <= self.ridge < float("inf"):
             raise ValueError(f"ridge is {self.ridge!r}; it must be a finite number >= 0.")
 
@@ -68,7 +69,7 @@ class _AndersonRule(Rule):
         if rejected is None:
             self._last.accept()
         else:
-            (fz, g), cleared = self._last.retreat((fz, g), rejected)
+            (fz, g), cleared = self._last.rollback((fz, g), rejected)
             for part in (self._dg, self._df, self._gram):
                 part.clear(cleared)
         fz_last, g_last = self._last.matrices

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
+
+from .._internal.validation import check_count
+from ..equilibrium import SolveStats
 
 WINDOW = 10
 """Stagnation is looked for every so many evaluations."""
@@ -47,8 +50,36 @@ class Rule(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbstractSolver(ABC):
-    """Hyper-parameters of a fixed-point solver.
+class AbstractLinearSolver(ABC):
+    """Hyper-parameters of a solver of u = A u + b, the system of the implicit gradient, where A u is Jᵀu."""
+
+    max_evals: int = 30
+    """The most evaluations of the map (in the backward pass: vector-Jacobian products) that a solve may spend."""
+    tol: float = 1e-3
+    """Relative residual at which a sample is finished; 0 spends the whole budget."""
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        check_count("max_evals", self.max_evals)
+        if not self.tol >= 0 or math.isinf(self.tol):
+            raise ValueError(f"tol is {self.tol!r}; it must be a finite number >= 0.")
+
+    @abstractmethod
+    def solve_linear(self, operator: Callable[[Tensor], Tensor], b: Tensor) -> tuple[Tensor, SolveStats]:
+        """Solve u = operator(u) + b for each row.
+
+        Args:
+            operator: A linear map of (B, D) matrices that acts on each row by itself.
+            b: (B, D) right-hand sides.
+
+        Returns:
+            The (B, D) solution, and how the solve went.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractSolver(AbstractLinearSolver):
+    """Hyper-parameters of a fixed-point solver, which solves linear systems too.
 
     All solvers count in evaluations of f, stop each sample by itself at ‖f(z) - z‖ <= tol ‖f(z)‖, and are free of
     scale: a problem multiplied by a constant is solved along the same path. An equilibrium that rounding at the scale
@@ -57,48 +88,14 @@ class AbstractSolver(ABC):
 
     max_evals: int = 30
     """The most evaluations of f that a solve may spend, the one at the start included."""
-    tol: float = 1e-3
-    """Relative residual at which a sample is finished; 0 spends the whole budget."""
-
-    def __post_init__(self) -> None:
-        """Refuse hyper-parameters that make no sense."""
-        check_count("max_evals", self.max_evals)
-        if not self.tol >= 0 or math.isinf(self.tol):
-            raise ValueError(f"tol is {self.tol!r}; it must be a finite number >= 0.")
 
     @abstractmethod
     def start(self, z: Tensor, eps: float) -> Rule:
         """Return a fresh rule for a solve that starts at the (B, D) matrix z and evaluates f with precision eps."""
 
+    def solve_linear(self, operator: Callable[[Tensor], Tensor], b: Tensor) -> tuple[Tensor, SolveStats]:
+        """Solve u = operator(u) + b as a fixed-point problem, from b and at the scale of b."""
+        # The loop needs this module.
+        from ._loop import solve_affine
 
-def check_count(name: str, value: Any, minimum: int = 1) -> None:
-    """Refuse a count that is not an integer of at least `minimum`.
-
-    Raises:
-        TypeError: The value is not an integer.
-        ValueError: The value is too small.
-    """
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; it must be an integer >= {minimum}.")
-    if value < minimum:
-        raise ValueError(f"{name} is {value}; it must be an integer >= {minimum}.")
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is none of the choices.
-
-    Raises:
-        ValueError: It is not.
-    """
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}.")
-
-
-def check_fraction(name: str, value: float) -> None:
-    """Refuse a step length outside (0, 1].
-
-    Raises:
-        ValueError: The value is outside.
-    """
-    if not 0 < value <= 1:
-        raise ValueError(f"{name} is {value!r}; it must be in (0, 1], where 1 is a full step.")
+        return solve_affine(operator, b, solver=self)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .base import AbstractSolver, Rule, check_count
-from .history import Diagonals, History, LastEvaluation, Table, combine, products, solve_small
+from .._internal.validation import check_count
+from .base import AbstractSolver, Rule
+from ._history import Diagonals, History, LastEvaluation, Table, combine, products, solve_small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,8 @@ class Broyden(AbstractSolver):
     Example:
         >>> import torch
         >>> from steadeq import fixed_point
-        >>> solution = fixed_point(torch.cos, torch.zeros(1, 2), solver=Broyden(tol=1e-6))
-        >>> solution.value, int(solution.num_evals)
+        >>> eq = fixed_point(torch.cos, torch.zeros(1, 2), solver=Broyden(tol=1e-6))
+        >>> eq.z, int(eq.stats.num_evals)
         (tensor([[0.7391, 0.7391]]), 6)
     """
 
@@ -34,7 +35,7 @@ class Broyden(AbstractSolver):
     window needs far more evaluations."""
 
     def __post_init__(self) -> None:
-        """Refuse hyper-parameters that make no sense."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         if self.memory is not None:
             check_count("memory", self.memory)
@@ -69,7 +70,7 @@ class BroydenRule(Rule):
         if rejected is None:
             self._last.accept()
         else:
-            (z, fz, g), cleared = self._last.retreat((z, fz, g), rejected)
+            (z, fz, g), cleared = self._last.rollback((z, fz, g), rejected)
             self._clear(cleared)
         z_last, fz_last, g_last = self._last.matrices
         newest = self._s.push_difference(z, z_last)

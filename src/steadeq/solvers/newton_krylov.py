@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import WINDOW, AbstractSolver, Rule, check_count
-from .history import combine, products, weighted_sum
-from .krylov import minimize_residual, orthogonalize_again, reciprocal, rotation, unit
+from .._internal.validation import check_count
+from .base import WINDOW, AbstractSolver, Rule
+from ._history import combine, products, weighted_sum
+from ._krylov import minimize_residual, orthogonalize_again, reciprocal, rotation, unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class NewtonKrylov(AbstractSolver):
         >>> import torch
         >>> from steadeq import fixed_point
         >>> solver = NewtonKrylov(max_evals=20, tol=1e-6)
-        >>> fixed_point(lambda z: 3 * torch.cos(z), torch.ones(1, 1), solver=solver).value  # |f'| = 2.7 at the solution
+        >>> fixed_point(lambda z: 3 * torch.cos(z), torch.ones(1, 1), solver=solver).z  # |f'| = 2.7 at the solution
         tensor([[1.1701]])
     """
 
@@ -35,7 +36,7 @@ class NewtonKrylov(AbstractSolver):
     elements as many as they have, so that every linear system can be solved."""
 
     def __post_init__(self) -> None:
-        """Refuse hyper-parameters that make no sense."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         if self.memory is not None:
             check_count("memory", self.memory)
@@ -44,9 +45,7 @@ class NewtonKrylov(AbstractSolver):
         """Return a fresh rule."""
         dim = z.shape[1]
         memory = self.memory or (max(_MEMORY, dim) if dim <= _SMALL else _MEMORY)
-        return NewtonKrylovRule(
-            z, max_evals=self.max_evals, tol=self.tol, memory=memory, probe_length=math.sqrt(eps), is_affine=False
-        )
+        return NewtonKrylovRule(z, max_evals=self.max_evals, tol=self.tol, memory=memory, probe_length=math.sqrt(eps))
 
 
 _MEMORY, _SMALL = 10, 40
@@ -65,14 +64,11 @@ class NewtonKrylovRule(Rule):
         tol: The tolerance of the solve, beyond which no linear system is solved.
         memory: The most columns of a basis.
         probe_length: Distance of a probe from its base, relative to the larger of ‖z‖ and ‖f(z)‖.
-        is_affine: Solve every linear system to the tolerance, since there is only one.
     """
 
-    def __init__(
-        self, z: Tensor, *, max_evals: int, tol: float, memory: int, probe_length: float, is_affine: bool
-    ) -> None:
+    def __init__(self, z: Tensor, *, max_evals: int, tol: float, memory: int, probe_length: float) -> None:
         batch_size, dim = z.shape
-        self._tol, self._probe_length, self._is_affine = tol, probe_length, is_affine
+        self._tol, self._probe_length = tol, probe_length
         self._evals_left = max_evals
         self._is_first = True
         self._memory = max(1, min(memory, max_evals - 2))
@@ -92,7 +88,7 @@ class NewtonKrylovRule(Rule):
     def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
         """Return, for each row, the next probe or the next candidate."""
         self._evals_left -= 1
-        if self._is_first and not self._is_affine:
+        if self._is_first:
             # States usually start at zero, where the Jacobian says little about the equilibrium.
             self._is_first = False
             return fz
@@ -121,12 +117,9 @@ class NewtonKrylovRule(Rule):
         image_norm = torch.linalg.vector_norm(fz, dim=1)
         # Solving the linear system beyond the tolerance of the solve would be wasted.
         least_forcing = 0.5 * self._tol * image_norm * reciprocal(norm)
-        if self._is_affine:
-            forcing = least_forcing
-        else:
-            ratio = (norm / self._base_norm).nan_to_num(1.0)
-            forcing = torch.where(self._base_norm.isinf(), 0.3, (0.9 * ratio.square()).clamp(0.01, 0.9))
-            forcing = torch.maximum(forcing, least_forcing.clamp(max=0.9))
+        ratio = (norm / self._base_norm).nan_to_num(1.0)
+        forcing = torch.where(self._base_norm.isinf(), 0.3, (0.9 * ratio.square()).clamp(0.01, 0.9))
+        forcing = torch.maximum(forcing, least_forcing.clamp(max=0.9))
         self._forcing = torch.where(accepted, forcing, self._forcing)
         self._base, self._base_image = torch.where(mask, z, self._base), torch.where(mask, fz, self._base_image)
         self._base_residual = torch.where(mask, g, self._base_residual)

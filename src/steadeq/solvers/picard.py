@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .base import AbstractSolver, Rule, check_fraction
+from .._internal.validation import check_step_length
+from .base import AbstractSolver, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,7 @@ class Picard(AbstractSolver):
     Example:
         >>> import torch
         >>> from steadeq import fixed_point
-        >>> fixed_point(torch.cos, torch.zeros(1, 1), solver=Picard(max_evals=100, tol=1e-6)).value
+        >>> fixed_point(torch.cos, torch.zeros(1, 1), solver=Picard(max_evals=100, tol=1e-6)).z
         tensor([[0.7391]])
     """
 
@@ -27,9 +28,9 @@ class Picard(AbstractSolver):
     """Length of the step, in (0, 1]; 1 replaces z by f(z)."""
 
     def __post_init__(self) -> None:
-        """Refuse hyper-parameters that make no sense."""
+        """Check the hyper-parameters."""
         super().__post_init__()
-        check_fraction("damping", self.damping)
+        check_step_length("damping", self.damping)
 
     def start(self, z: Tensor, eps: float) -> Rule:
         """Return a fresh rule."""

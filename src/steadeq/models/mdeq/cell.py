@@ -16,9 +16,9 @@ class ResidualBlock(nn.Module):
     GN(ReLU(z + GN(x + mask * conv(ReLU(GN(conv(z))))))), both convolutions 3 by 3, the first one wider.
 
     Args:
-        channels: Of the state.
+        channels: Number of channels of the state.
         expansion: Width between the convolutions, as a multiple of `channels`.
-        groups: Of the normalizations.
+        groups: Number of groups of every GroupNorm.
         weight_norm: Whether the convolutions have normalized weights.
     """
 
@@ -45,10 +45,10 @@ class Downsample(nn.Sequential):
     """From a scale to a coarser one: convolutions of stride 2, of which only the last one changes the width.
 
     Args:
-        in_channels: Of the finer scale.
-        out_channels: Of the coarser scale.
+        in_channels: Number of channels of the finer scale.
+        out_channels: Number of channels of the coarser scale.
         num_halvings: How often the resolution is halved.
-        groups: Of the normalizations.
+        groups: Number of groups of every GroupNorm.
     """
 
     def __init__(self, in_channels: int, out_channels: int, num_halvings: int, *, groups: int) -> None:
@@ -66,10 +66,10 @@ class Upsample(nn.Sequential):
     """From a scale to a finer one: a 1 by 1 convolution, and pixels repeated.
 
     Args:
-        in_channels: Of the coarser scale.
-        out_channels: Of the finer scale.
+        in_channels: Number of channels of the coarser scale.
+        out_channels: Number of channels of the finer scale.
         num_doublings: How often the resolution is doubled.
-        groups: Of the normalization.
+        groups: Number of groups of the GroupNorm.
     """
 
     def __init__(self, in_channels: int, out_channels: int, num_doublings: int, *, groups: int) -> None:
@@ -84,9 +84,9 @@ class MDEQCell(nn.Module):
     """f of a multiscale DEQ: maps a tuple of feature maps, each half as large as the one before, to a new one.
 
     Args:
-        channels: Of each scale, from fine to coarse.
+        channels: Number of channels of each scale, from fine to coarse.
         expansion: Width inside the residual blocks, as a multiple of a scale's channels.
-        groups: Of the group normalizations; half as many at the end of the cell.
+        groups: Number of groups of every GroupNorm; half as many at the end of the cell.
         weight_norm: Whether residual blocks and post-fusion have normalized weights.
         post_affine: Whether the last normalization has parameters.
     """
@@ -117,7 +117,7 @@ class MDEQCell(nn.Module):
         Args:
             z: Feature maps, from fine to coarse.
             x: What is injected into the finest scale.
-            *masks: Dropout masks of all scales, (B, channels, 1, 1) each, or none.
+            *masks: (B, channels, 1, 1) dropout mask of each scale, or nothing at all.
         """
         h = [
             block(state, x if scale == 0 else None, masks[scale] if masks else None)

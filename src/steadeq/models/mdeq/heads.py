@@ -1,4 +1,4 @@
-"""What reads a task's answer off the scales of an equilibrium."""
+"""Heads that decode the scales of an equilibrium for a task."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.nn import functional as F
 _EXPANSION = 4
 
 
-class Bottleneck(nn.Module):
+class HeadBlock(nn.Module):
     """A residual block of three convolutions, 1 by 1, 3 by 3 and 1 by 1, with a convolution as its skip.
 
     Args:
-        in_channels: Of the input.
-        channels: Inside; the output has four times as many.
+        in_channels: Number of channels of the input.
+        channels: Number of channels inside; the output has four times as many.
     """
 
     def __init__(self, in_channels: int, channels: int) -> None:
@@ -46,9 +46,9 @@ class ClassificationHead(nn.Module):
     """From fine to coarse, each scale joins what comes down from the finer ones; then an average and a linear map.
 
     Args:
-        channels: Of the scales.
-        head_channels: Inside each scale's bottleneck.
-        final_channels: Before the average.
+        channels: Number of channels of each scale.
+        head_channels: Number of channels inside each scale's block.
+        final_channels: Number of channels before the average.
         num_classes: Number of classes.
     """
 
@@ -57,7 +57,7 @@ class ClassificationHead(nn.Module):
     ) -> None:
         super().__init__()
         widths = [_EXPANSION * c for c in head_channels]
-        self.bottlenecks = nn.ModuleList(Bottleneck(c, h) for c, h in zip(channels, head_channels, strict=True))
+        self.bottlenecks = nn.ModuleList(HeadBlock(c, h) for c, h in zip(channels, head_channels, strict=True))
         self.downs = nn.ModuleList(
             nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.BatchNorm2d(b), nn.ReLU())
             for a, b in pairwise(widths)
@@ -77,9 +77,9 @@ class SegmentationHead(nn.Module):
     """All scales at the finest resolution, side by side, and a class for every pixel.
 
     Args:
-        channels: Of the scales.
+        channels: Number of channels of each scale.
         num_classes: Number of classes.
-        kernel_size: Of the last convolution.
+        kernel_size: Height and width of the last convolution's kernel.
     """
 
     def __init__(self, *, channels: Sequence[int], num_classes: int, kernel_size: int = 1) -> None:

@@ -1,96 +1,133 @@
-"""Multiscale deep equilibrium networks: stem, injection, equilibrium, head."""
+"""Multiscale deep equilibrium networks: stem, equilibrium, head."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...adjoint import AbstractAdjoint, Implicit
+from ..._internal.validation import check_count, check_dropout
+from ...adjoints import AbstractAdjoint, Implicit
 from ...nn import DEQ, draw_mask
-from ...nn.dropout import check_dropout
 from ...solvers import GMRES, AbstractSolver, Anderson
-from ..base import AbstractEquilibriumModel
+from ..base import AbstractEquilibriumModel, AbstractModelConfig
 from .cell import MDEQCell
 from .heads import ClassificationHead, SegmentationHead
+
+_SOLVER = Anderson(max_evals=18, tol=1e-3)
+_ADJOINT = Implicit(GMRES(max_evals=20, tol=1e-4))
 
 
 class MDEQ(AbstractEquilibriumModel):
     """The part that all multiscale DEQs share; its output is the tuple of feature maps, from fine to coarse.
 
     Args:
-        channels: Of each scale, from fine to coarse.
-        image_channels: Of the images.
-        num_downsamplings: How often the stem halves the resolution before the finest scale.
-        expansion: Width inside the residual blocks, as a multiple of a scale's channels.
-        groups: Of the group normalizations.
-        dropout: Probability that a channel is dropped inside a residual block, for a whole solve.
-        weight_norm: Whether the cell has normalized weights.
-        post_affine: Whether the last normalization of the cell has parameters.
+        config: The sizes; see `MDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
+        **fields: Fields of the config that take the place of its own.
 
     Example:
         >>> import torch
         >>> model = MDEQ(channels=(8, 16), groups=4, expansion=2)
-        >>> (fine, coarse), solution = model(torch.zeros(2, 3, 16, 16))
+        >>> fine, coarse = model(torch.zeros(2, 3, 16, 16))
         >>> fine.shape, coarse.shape
         (torch.Size([2, 8, 16, 16]), torch.Size([2, 16, 8, 8]))
     """
 
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        """A multiscale DEQ without a head."""
+
+        channels: tuple[int, ...] = (32, 64, 128, 256)
+        """Number of channels of each scale, from fine to coarse."""
+        image_channels: int = 3
+        """Number of channels of the images."""
+        num_downsamplings: int = 0
+        """How often the stem halves the resolution before the finest scale."""
+        expansion: int = 5
+        """Width inside the residual blocks, as a multiple of a scale's channels."""
+        groups: int = 8
+        """Number of groups of every GroupNorm, halved in the last one of the cell."""
+        dropout: float = 0.0
+        """Probability that a channel is dropped inside a residual block, for a whole solve."""
+        weight_norm: bool = True
+        """Whether the weights of the cell are normalized."""
+        post_affine: bool = False
+        """Whether the last normalization of the cell has parameters."""
+
+        def __post_init__(self) -> None:
+            """Check the fields."""
+            super().__post_init__()
+            for name in ("image_channels", "expansion", "groups"):
+                check_count(name, getattr(self, name))
+            check_count("num_downsamplings", self.num_downsamplings, minimum=0)
+            check_dropout("dropout", self.dropout)
+            if not self.channels:
+                raise ValueError("channels is empty; there must be at least one scale.")
+            for width in self.channels:
+                check_count("channels", width)
+                if width % self.groups or width % max(self.groups // 2, 1):
+                    raise ValueError(
+                        f"channels has {width}; each scale must be a multiple of groups ({self.groups}) and of half as "
+                        "many."
+                    )
+
+        def build(self) -> nn.Module:
+            """Return the model, freshly initialized."""
+            return MDEQ(self)
+
     def __init__(
         self,
+        config: MDEQ.Config | None = None,
         *,
-        channels: Sequence[int] = (32, 64, 128, 256),
-        image_channels: int = 3,
-        num_downsamplings: int = 0,
-        expansion: int = 5,
-        groups: int = 8,
-        dropout: float = 0.0,
-        weight_norm: bool = True,
-        post_affine: bool = False,
-        solver: AbstractSolver = Anderson(max_evals=18, tol=1e-3),  # noqa: B008 (frozen)
-        adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=20, tol=1e-4, memory=20)),  # noqa: B008 (frozen)
+        solver: AbstractSolver = _SOLVER,
+        adjoint: AbstractAdjoint = _ADJOINT,
+        **fields: Any,
     ) -> None:
         super().__init__()
-        _check_widths(channels, expansion, groups)
-        check_dropout("dropout", dropout)
-        self.channels, self.num_downsamplings, self.dropout = tuple(channels), num_downsamplings, dropout
-        self.stem = _stem(image_channels, channels[0], num_downsamplings)
+        self.config = config = MDEQ.Config.resolve(config, fields)
+        width = config.channels[0]
+        self.stem = _stem(config.image_channels, width, config.num_downsamplings)
         # The official code leaves the transform out for small models on full-resolution images.
-        is_plain = num_downsamplings == 0 and len(channels) <= 2
-        self.injection = nn.Identity() if is_plain else _conv_norm_relu(channels[0], channels[0], 1)
+        is_plain = config.num_downsamplings == 0 and len(config.channels) <= 2
+        self.injection = nn.Identity() if is_plain else _conv_norm_relu(width, width, 1)
         cell = MDEQCell(
-            channels=channels, expansion=expansion, groups=groups, weight_norm=weight_norm, post_affine=post_affine
+            channels=config.channels,
+            expansion=config.expansion,
+            groups=config.groups,
+            weight_norm=config.weight_norm,
+            post_affine=config.post_affine,
         )
         self.layer = DEQ(cell, solver=solver, adjoint=adjoint)
-        initialize(self)
+        _initialize(self)
 
-    def inject(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def encode(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Start all scales at zero; the cell takes the image after the stem, and a dropout mask for each scale."""
         injected = self.injection(self.stem(x))
+        channels, dropout = self.config.channels, self.config.dropout
         batch, _, height, width = injected.shape
-        factor = 2 ** (len(self.channels) - 1)
+        factor = 2 ** (len(channels) - 1)
         if height % factor or width % factor:
             raise ValueError(
-                f"The finest scale is {height} by {width}; with {len(self.channels)} scales both must be multiples of "
+                f"The finest scale is {height} by {width}; with {len(channels)} scales both must be multiples of "
                 f"{factor}."
             )
-        z0 = tuple(
-            injected.new_zeros(batch, c, height >> scale, width >> scale) for scale, c in enumerate(self.channels)
-        )
-        if not self.training or self.dropout == 0:
+        z0 = tuple(injected.new_zeros(batch, c, height >> scale, width >> scale) for scale, c in enumerate(channels))
+        if not self.training or dropout == 0:
             return z0, (injected,)
-        masks = (draw_mask((batch, c, 1, 1), self.dropout, like=injected) for c in self.channels)
+        masks = (draw_mask((batch, c, 1, 1), dropout, like=injected) for c in channels)
         return z0, (injected, *masks)
 
-    def read_out(self, z: tuple[Tensor, ...]) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def decode(self, z: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the feature maps themselves."""
         return z
 
 
-class AbstractMDEQTask(AbstractEquilibriumModel):
+class _AbstractMDEQWithHead(AbstractEquilibriumModel):
     """A multiscale DEQ with a head for some task.
 
     Args:
@@ -103,83 +140,147 @@ class AbstractMDEQTask(AbstractEquilibriumModel):
 
     @property
     def layer(self) -> DEQ:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The backbone's."""
+        """The equilibrium layer of the backbone."""
         return self.backbone.layer
 
-    def inject(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Inject as the backbone does."""
-        return self.backbone.inject(x)
+    def encode(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Encode as the backbone does."""
+        return self.backbone.encode(x)
 
 
-class MDEQClassifier(AbstractMDEQTask):
+class MDEQClassifier(_AbstractMDEQWithHead):
     """An image classifier.
 
     Args:
-        backbone: The multiscale DEQ.
-        num_classes: Number of classes.
-        head_channels: Inside the bottleneck of each scale.
-        final_channels: Before the global average.
+        config: The sizes; see `MDEQClassifier.Config`.
+        solver: How to find the equilibrium.
+        adjoint: How to differentiate it.
+        **fields: Fields of the config that take the place of its own.
 
     Example:
         >>> import torch
-        >>> backbone = MDEQ(channels=(8, 16), groups=4, expansion=2)
-        >>> model = MDEQClassifier(backbone=backbone, head_channels=(2, 4), final_channels=16)
-        >>> logits, solution = model(torch.zeros(2, 3, 16, 16))
+        >>> model = MDEQClassifier(channels=(8, 16), groups=4, expansion=2, final_channels=16)
+        >>> logits, eq = model.solve(torch.zeros(2, 3, 16, 16))
         >>> logits.shape
         torch.Size([2, 10])
     """
 
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MDEQ.Config):
+        """A multiscale DEQ with a classification head."""
+
+        head_channels: tuple[int, ...] | None = None
+        """Number of channels inside the head's block of each scale; by default 7/16 of the scale's own, as in the
+        published model for CIFAR-10."""
+        final_channels: int = 1680
+        """Number of channels before the global average."""
+        num_classes: int = 10
+        """Number of classes."""
+
+        def __post_init__(self) -> None:
+            """Check the fields."""
+            super().__post_init__()
+            for name in ("final_channels", "num_classes"):
+                check_count(name, getattr(self, name))
+            if self.head_channels is None:
+                return
+            for width in self.head_channels:
+                check_count("head_channels", width)
+            if len(self.head_channels) != len(self.channels):
+                raise ValueError(
+                    f"head_channels is {self.head_channels}; it must have one entry for each of the "
+                    f"{len(self.channels)} scales of channels."
+                )
+
+        def build(self) -> MDEQClassifier:
+            """Return the model, freshly initialized."""
+            return MDEQClassifier(self)
+
     def __init__(
         self,
+        config: MDEQClassifier.Config | None = None,
         *,
-        backbone: MDEQ,
-        num_classes: int = 10,
-        head_channels: Sequence[int] = (14, 28, 56, 112),
-        final_channels: int = 1680,
+        solver: AbstractSolver = _SOLVER,
+        adjoint: AbstractAdjoint = _ADJOINT,
+        **fields: Any,
     ) -> None:
-        super().__init__(backbone)
+        config = MDEQClassifier.Config.resolve(config, fields)
+        super().__init__(MDEQ(MDEQ.Config.part_of(config), solver=solver, adjoint=adjoint))
+        self.config = config
         self.head = ClassificationHead(
-            channels=backbone.channels,
-            head_channels=head_channels,
-            final_channels=final_channels,
-            num_classes=num_classes,
+            channels=config.channels,
+            head_channels=config.head_channels or [max(7 * width // 16, 1) for width in config.channels],
+            final_channels=config.final_channels,
+            num_classes=config.num_classes,
         )
-        initialize(self.head)
+        _initialize(self.head)
 
-    def read_out(self, z: Sequence[Tensor]) -> Tensor:
+    def decode(self, z: Sequence[Tensor]) -> Tensor:
         """Return the logits."""
         return self.head(z)
 
 
-class MDEQSegmenter(AbstractMDEQTask):
+class MDEQSegmenter(_AbstractMDEQWithHead):
     """Gives every pixel a class.
 
     Args:
-        backbone: The multiscale DEQ.
-        num_classes: Number of classes.
-        kernel_size: Of the last convolution.
+        config: The sizes; see `MDEQSegmenter.Config`.
+        solver: How to find the equilibrium.
+        adjoint: How to differentiate it.
+        **fields: Fields of the config that take the place of its own.
 
     Example:
         >>> import torch
-        >>> backbone = MDEQ(channels=(8, 16), groups=4, expansion=2, num_downsamplings=2)
-        >>> logits, solution = MDEQSegmenter(backbone=backbone)(torch.zeros(2, 3, 32, 64))
-        >>> logits.shape
+        >>> model = MDEQSegmenter(channels=(8, 16), groups=4, expansion=2, num_downsamplings=2)
+        >>> model(torch.zeros(2, 3, 32, 64)).shape
         torch.Size([2, 19, 32, 64])
     """
 
-    def __init__(self, *, backbone: MDEQ, num_classes: int = 19, kernel_size: int = 1) -> None:
-        super().__init__(backbone)
-        self.head = SegmentationHead(channels=backbone.channels, num_classes=num_classes, kernel_size=kernel_size)
-        initialize(self.head)
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MDEQ.Config):
+        """A multiscale DEQ with a segmentation head."""
 
-    def read_out(self, z: Sequence[Tensor]) -> Tensor:
+        num_classes: int = 19
+        """Number of classes."""
+        kernel_size: int = 1
+        """Height and width of the last convolution's kernel, an odd number."""
+
+        def __post_init__(self) -> None:
+            """Check the fields."""
+            super().__post_init__()
+            for name in ("num_classes", "kernel_size"):
+                check_count(name, getattr(self, name))
+            if self.kernel_size % 2 == 0:
+                raise ValueError(f"kernel_size is {self.kernel_size}; it must be odd.")
+
+        def build(self) -> MDEQSegmenter:
+            """Return the model, freshly initialized."""
+            return MDEQSegmenter(self)
+
+    def __init__(
+        self,
+        config: MDEQSegmenter.Config | None = None,
+        *,
+        solver: AbstractSolver = _SOLVER,
+        adjoint: AbstractAdjoint = _ADJOINT,
+        **fields: Any,
+    ) -> None:
+        config = MDEQSegmenter.Config.resolve(config, fields)
+        super().__init__(MDEQ(MDEQ.Config.part_of(config), solver=solver, adjoint=adjoint))
+        self.config = config
+        self.head = SegmentationHead(
+            channels=config.channels, num_classes=config.num_classes, kernel_size=config.kernel_size
+        )
+        _initialize(self.head)
+
+    def decode(self, z: Sequence[Tensor]) -> Tensor:
         """Return the logits, at the resolution of the images."""
         logits = self.head(z)
-        scale = 2**self.backbone.num_downsamplings
+        scale = 2**self.config.num_downsamplings
         return F.interpolate(logits, scale_factor=scale, mode="bilinear", align_corners=False) if scale > 1 else logits
 
 
-def initialize(module: nn.Module) -> None:
+def _initialize(module: nn.Module) -> None:
     """Draw weights from N(0, 0.01²), as the paper says; normalized weights keep torch's default, as in its code."""
     for part in module.modules():
         if isinstance(part, (nn.Conv2d, nn.Linear)):
@@ -203,14 +304,3 @@ def _conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int, strid
         nn.BatchNorm2d(out_channels),
         nn.ReLU(),
     )
-
-
-def _check_widths(channels: Sequence[int], expansion: int, groups: int) -> None:
-    if not channels:
-        raise ValueError("channels is empty; there must be at least one scale.")
-    for width in channels:
-        if width % groups or (expansion * width) % groups:
-            raise ValueError(
-                f"channels has {width}; each scale, and {expansion} times as much inside its block, must be a multiple "
-                f"of groups ({groups})."
-            )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...solvers.base import check_choice
-from ...state import Shared
+from ..._internal.trees import Shared
+from ..._internal.validation import check_choice, check_positive
 from .operator import AbstractMonotoneOperator, norm_bound, resolvent
 
 Splitting = Literal["peaceman-rachford", "forward-backward"]
@@ -25,7 +24,7 @@ class SharedStep(Shared):
     """
 
     blocks: Tensor
-    """Of the linear map of a step."""
+    """Diagonal blocks of the linear map of a step."""
     alpha: float | Tensor
     """The step size."""
 
@@ -42,9 +41,9 @@ class MonotoneCell(nn.Module):
 
     Args:
         operator: The map W.
-        splitting: Which method.
-        alpha: Its step size. By default, with L an upper bound of ‖I - W‖ that follows the parameters as they are
-            trained: 1 / √(m L) for "peaceman-rachford", and m / L² for "forward-backward", where the bound on its
+        splitting: Which method is iterated.
+        alpha: Step size of the method. By default, with L an upper bound of ‖I - W‖ that follows the parameters as they
+            are trained: 1 / √(m L) for "peaceman-rachford", and m / L² for "forward-backward", where the bound on its
             contraction is best.
 
     Example:
@@ -53,7 +52,7 @@ class MonotoneCell(nn.Module):
         >>> from steadeq.models.monotone import MonotoneLinear
         >>> cell = MonotoneCell(MonotoneLinear(features=3))
         >>> x = torch.randn(2, 3)
-        >>> u = fixed_point(cell, torch.zeros(2, 3), x, solver=Picard(max_evals=100, tol=1e-6)).value
+        >>> u = fixed_point(cell, torch.zeros(2, 3), x, solver=Picard(max_evals=100, tol=1e-6)).z
         >>> z = cell.equilibrium(u)
         >>> torch.allclose(z, torch.relu(cell.operator(z) + x), atol=1e-4)
         True
@@ -68,8 +67,8 @@ class MonotoneCell(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("splitting", splitting, get_args(Splitting))
-        if alpha is not None and (not alpha > 0 or math.isinf(alpha)):
-            raise ValueError(f"alpha is {alpha!r}; it must be a finite number > 0, or None.")
+        if alpha is not None:
+            check_positive("alpha", alpha)
         self.operator = operator
         self.splitting: Splitting = splitting
         self.alpha = alpha
@@ -86,11 +85,11 @@ class MonotoneCell(nn.Module):
         return SharedStep(blocks=W, alpha=m / norm_bound(W) ** 2 if alpha is None else alpha)
 
     def forward(self, z: Tensor, x: Tensor, shared: SharedStep | None = None) -> Tensor:
-        """Map a state and the injected input, of one shape, to a new state.
+        """Map a state and the encoded input, of one shape, to a new state.
 
         Args:
             z: The state.
-            x: The injected input, bias included.
+            x: The encoded input, bias included.
             shared: What `prepare` returned; without it, this evaluation prepares its own.
         """
         if shared is None:

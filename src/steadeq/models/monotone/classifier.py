@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...adjoint import AbstractAdjoint, Implicit
+from ..._internal.validation import check_choice, check_count, check_positive
+from ...adjoints import AbstractAdjoint, Implicit
 from ...nn import DEQ
 from ...solvers import GMRES, AbstractSolver, Picard
-from ...solvers.base import check_choice
-from ..base import AbstractEquilibriumModel
+from ..base import AbstractEquilibriumModel, AbstractModelConfig
 from .cell import MonotoneCell, SharedStep, Splitting
 from .operator import MonotoneConv, MonotoneLinear
 
@@ -29,66 +30,93 @@ class MonotoneDEQ(AbstractEquilibriumModel):
     second derivative for that reason; the Jacobian penalty needs none.
 
     Args:
-        image_channels: Of the images.
-        channels: Of the state; the length of the state if it is dense.
-        num_classes: Number of classes.
-        image_size: Height and width of the images.
-        kind: "conv" for circular convolutions, "dense" for a full matrix on a state without space.
-        splitting: Which method to iterate; see `MonotoneCell`.
-        alpha: Its step size; see `MonotoneCell`.
-        m: Margin of monotonicity.
+        config: The sizes; see `MonotoneDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
+        **fields: Fields of the config that take the place of its own.
 
     Example:
         >>> model = MonotoneDEQ(channels=6)
-        >>> logits, solution = model(torch.rand(2, 1, 8, 8))
-        >>> logits.shape, solution.converged.tolist()
+        >>> logits, eq = model.solve(torch.rand(2, 1, 8, 8))
+        >>> logits.shape, eq.stats.converged.tolist()
         (torch.Size([2, 10]), [True, True])
     """
 
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        """A monotone operator equilibrium network."""
+
+        image_channels: int = 1
+        """Number of channels of the images."""
+        channels: int = 24
+        """Number of channels of the state; if it is dense, its number of features."""
+        num_classes: int = 10
+        """Number of classes."""
+        image_size: int = 8
+        """Height and width of the images."""
+        kind: Kind = "conv"
+        """Kind of the operator: "conv" for circular convolutions, "dense" for a full matrix on a state without
+        space."""
+        splitting: Splitting = "peaceman-rachford"
+        """Splitting method that is iterated."""
+        alpha: float | None = None
+        """Step size of the splitting method; by default it follows the weights."""
+        m: float = 1.0
+        """Margin of monotonicity."""
+
+        def __post_init__(self) -> None:
+            """Check the fields."""
+            super().__post_init__()
+            for name in ("image_channels", "channels", "num_classes", "image_size"):
+                check_count(name, getattr(self, name))
+            check_choice("kind", self.kind, get_args(Kind))
+            check_choice("splitting", self.splitting, get_args(Splitting))
+            if self.alpha is not None:
+                check_positive("alpha", self.alpha)
+            check_positive("m", self.m)
+            if self.kind == "conv" and self.image_size < _POOL:
+                raise ValueError(f"image_size is {self.image_size}; the decoder needs at least {_POOL}.")
+
+        def build(self) -> MonotoneDEQ:
+            """Return the model, freshly initialized."""
+            return MonotoneDEQ(self)
+
     def __init__(
         self,
+        config: MonotoneDEQ.Config | None = None,
         *,
-        image_channels: int = 1,
-        channels: int = 24,
-        num_classes: int = 10,
-        image_size: int = 8,
-        kind: Kind = "conv",
-        splitting: Splitting = "peaceman-rachford",
-        alpha: float | None = None,
-        m: float = 1.0,
         solver: AbstractSolver = Picard(max_evals=50, tol=1e-3),  # noqa: B008 (frozen)
         adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=20, tol=1e-4)),  # noqa: B008 (frozen)
+        **fields: Any,
     ) -> None:
         super().__init__()
-        check_choice("kind", kind, get_args(Kind))
-        if kind == "conv":
-            if image_size < _POOL:
-                raise ValueError(f"image_size is {image_size}; the read-out needs at least {_POOL}.")
-            operator = MonotoneConv(channels=channels, size=(image_size, image_size), m=m)
-            self.injection = nn.Conv2d(image_channels, channels, 3, padding=1, padding_mode="circular")
+        self.config = config = MonotoneDEQ.Config.resolve(config, fields)
+        channels, size = config.channels, config.image_size
+        if config.kind == "conv":
+            operator = MonotoneConv(channels=channels, size=(size, size), m=config.m)
+            self.injection = nn.Conv2d(config.image_channels, channels, 3, padding=1, padding_mode="circular")
             # Winston and Kolter pad the images by one pixel and hold the state at zero there, which gives the same
             # number of parameters; without it states keep their size, for which the transform is fast.
-            self.head = nn.Linear(channels * (image_size // _POOL) ** 2, num_classes)
+            self.head = nn.Linear(channels * (size // _POOL) ** 2, config.num_classes)
         else:
-            operator = MonotoneLinear(features=channels, m=m)
-            self.injection = nn.Sequential(nn.Flatten(), nn.Linear(image_channels * image_size**2, channels))
-            self.head = nn.Linear(channels, num_classes)
-        self.layer = DEQ(MonotoneCell(operator, splitting=splitting, alpha=alpha), solver=solver, adjoint=adjoint)
+            operator = MonotoneLinear(features=channels, m=config.m)
+            self.injection = nn.Sequential(nn.Flatten(), nn.Linear(config.image_channels * size**2, channels))
+            self.head = nn.Linear(channels, config.num_classes)
+        cell = MonotoneCell(operator, splitting=config.splitting, alpha=config.alpha)
+        self.layer = DEQ(cell, solver=solver, adjoint=adjoint)
 
     @property
     def cell(self) -> MonotoneCell:
         """The splitting method around the operator."""
         return cast("MonotoneCell", self.layer.cell)
 
-    def inject(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, SharedStep]]:
+    def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, SharedStep]]:
         """Start at zero; the cell takes U x + b, and what the evaluations share."""
         injected = self.injection(x)
         # Under autocast the state keeps the precision of the parameters.
         return torch.zeros_like(injected, dtype=self.head.weight.dtype), (injected, self.cell.prepare())
 
-    def read_out(self, z: Tensor) -> Tensor:
+    def decode(self, z: Tensor) -> Tensor:
         """Return the logits: a linear map of the equilibrium that a state stands for, averaged over 4 by 4 pixels."""
         z = self.cell.equilibrium(z)
         return self.head((z if z.dim() == 2 else F.avg_pool2d(z, _POOL)).flatten(1))

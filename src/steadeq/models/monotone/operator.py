@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..._internal.validation import check_positive
+
 
 class AbstractMonotoneOperator(nn.Module, ABC):
     """The map z -> W z, with a margin m > 0 of monotonicity.
@@ -25,8 +27,7 @@ class AbstractMonotoneOperator(nn.Module, ABC):
 
     def __init__(self, *, m: float) -> None:
         super().__init__()
-        if not m > 0 or math.isinf(m):
-            raise ValueError(f"m is {m!r}; it must be a finite number > 0.")
+        check_positive("m", m)
         self.m = m
 
     @abstractmethod
@@ -58,7 +59,7 @@ class MonotoneLinear(AbstractMonotoneOperator):
     """W for vectors, a full matrix.
 
     Args:
-        features: Of the state.
+        features: Number of features of the state.
         m: Margin of monotonicity.
 
     Example:
@@ -99,7 +100,7 @@ class MonotoneConv(AbstractMonotoneOperator):
     The kernels are normalized and carry one gain each, which keeps ‖W‖ moderate for any number of channels.
 
     Args:
-        channels: Of the state.
+        channels: Number of channels of the state.
         size: Height and width of the state, which the blocks are made for.
         m: Margin of monotonicity.
 

@@ -2,19 +2,18 @@
 
 from .cell import DropoutMasks, Norm, TransformerCell
 from .explicit import TiedTransformer, TransformerXL
-from .generation import Step, generate, vocabulary_size
-from .language_model import DEQTransformerLM
-from .sampling import Sampling
-from .text import Memory, Predictions, Segment
+from .generation import Sampling, Step, generate, vocabulary_size
+from .language_model import AbstractTransformerConfig, DEQTransformerLM
+from .predictions import Carry, Predictions
 
 __all__ = [
+    "AbstractTransformerConfig",
+    "Carry",
     "DEQTransformerLM",
     "DropoutMasks",
-    "Memory",
     "Norm",
     "Predictions",
     "Sampling",
-    "Segment",
     "Step",
     "TiedTransformer",
     "TransformerCell",

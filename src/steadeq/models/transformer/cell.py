@@ -7,10 +7,9 @@ from typing import Literal, NamedTuple, get_args
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...nn.dropout import draw_mask
-from ...nn.relative_attention import KeysValues, RelativeAttention, RelativePositions
-from ...nn.weight_norm_linear import make_linear
-from ...solvers.base import check_choice
+from ..._internal.validation import check_choice, check_dropout
+from ...nn import KeysValues, RelativeAttention, RelativePositions, draw_mask
+from ...nn.weight_norm import make_linear
 
 Norm = Literal["post", "pre", "pre-textbook"]
 
@@ -19,13 +18,13 @@ class DropoutMasks(NamedTuple):
     """Masks that stay the same over a solve; None where nothing is dropped."""
 
     attention: Tensor | None = None
-    """(B, heads, L, M + L): of the attention's probabilities."""
+    """(B, heads, L, M + L) mask of the attention's probabilities."""
     attended: Tensor | None = None
-    """(B, 1, features): of what the attention returns."""
+    """(B, 1, features) mask of what the attention returns."""
     hidden: Tensor | None = None
-    """(B, 1, hidden features)."""
+    """(B, 1, hidden features) mask inside the map of positions."""
     output: Tensor | None = None
-    """(B, 1, features): of what the map of positions returns."""
+    """(B, 1, features) mask of what the map of positions returns."""
 
 
 class TransformerCell(nn.Module):
@@ -41,10 +40,10 @@ class TransformerCell(nn.Module):
     Keys and values of memory positions come from their states in the same way, by LN if norm is not "post".
 
     Args:
-        features: Of a position.
+        features: Number of features of a position.
         num_heads: Number of heads.
-        head_features: Of each head; by default features / num_heads.
-        hidden_features: Between the two linear maps.
+        head_features: Number of features of each head; by default features / num_heads.
+        hidden_features: Number of features between the two linear maps.
         norm: Where the normalizations are.
         window: How many positions a position sees, itself included; by default all.
         weight_norm: Whether the linear maps have normalized weights.
@@ -55,7 +54,7 @@ class TransformerCell(nn.Module):
         >>> cell = TransformerCell(features=8, num_heads=2, hidden_features=16)
         >>> x = torch.randn(2, 5, 24)
         >>> memory, positions = cell.prepare(5, memory=torch.randn(2, 3, 8), injected=torch.randn(2, 3, 24))
-        >>> fixed_point(cell, torch.zeros(2, 5, 8), x, memory, positions).value.shape
+        >>> fixed_point(cell, torch.zeros(2, 5, 8), x, memory, positions).z.shape
         torch.Size([2, 5, 8])
     """
 
@@ -169,6 +168,68 @@ class TransformerCell(nn.Module):
     def extra_repr(self) -> str:
         """Show where the normalizations are."""
         return f"norm={self.norm!r}"
+
+
+class TransformerDropout(nn.Module):
+    """Draws all dropout masks of a language model; none in evaluation mode.
+
+    The same features are dropped at all positions, for a whole solve.
+
+    Args:
+        probability: Probability that a feature is dropped.
+        attention: Probability that an attention weight is dropped.
+    """
+
+    def __init__(self, probability: float, *, attention: float) -> None:
+        super().__init__()
+        check_dropout("dropout", probability)
+        check_dropout("attention_dropout", attention)
+        self.probability, self.attention = probability, attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop features of (B, L, features)."""
+        if not self.training or not self.probability:
+            return x
+        return x * draw_mask((x.shape[0], 1, x.shape[2]), self.probability, like=x)
+
+    def draw_encoding_mask(self, *, like: Tensor) -> Tensor | None:
+        """Return the (features,) mask of the encodings of distances."""
+        if not self.training or not self.probability:
+            return None
+        return draw_mask((like.shape[2],), self.probability, like=like)
+
+    def prepare(
+        self,
+        cell: TransformerCell,
+        *,
+        like: Tensor,
+        memory: Tensor | None,
+        mask: Tensor | None,
+        injected: Tensor | None = None,
+    ) -> tuple[KeysValues | None, RelativePositions, DropoutMasks]:
+        """Return what a cell takes after the state and what is injected into it.
+
+        Args:
+            cell: The cell.
+            like: (B, L, features) vectors of the positions.
+            memory: (B, M, features) states of the positions before them; see `TransformerCell.prepare`.
+            mask: (features,) dropout mask of the encodings of distances.
+            injected: What was injected at the positions of the memory; see `TransformerCell.prepare`.
+        """
+        length = like.shape[1]
+        keys_values, positions = cell.prepare(length, memory=memory, injected=injected, mask=mask)
+        masks = cell.draw_masks(
+            length,
+            like=like,
+            num_memory=0 if memory is None else memory.shape[1],
+            dropout=self.probability if self.training else 0.0,
+            attention_dropout=self.attention if self.training else 0.0,
+        )
+        return keys_values, positions, masks
+
+    def extra_repr(self) -> str:
+        """Show the probabilities."""
+        return f"{self.probability:g}, attention={self.attention:g}"
 
 
 def _drop(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,51 +1,119 @@
-"""Text from a language model, word by word."""
+"""Text from a language model, token by token."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...nn import AdaptiveEmbedding, computed_once
+from ..._internal.trees import map_tensors
+from ..._internal.validation import check_count
+from ...nn import AdaptiveEmbedding
 from ...solvers import AbstractSolver
-from ...solvers.base import check_count
-from ..base import AbstractEquilibriumModel
-from ..explicit import AbstractExplicitModel
-from .sampling import Sampling
-from .text import Predictions, Segment
+from .predictions import Predictions
 
 PROMPT_SEGMENT = 64
-"""Words of the prompt that are read at once."""
+"""Number of tokens of the prompt that are read at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Which tokens may come next, and how likely they are.
+
+    Example:
+        >>> sampling = Sampling(top_k=2, forbidden=(0,))
+        >>> sampling.probabilities(torch.tensor([0.4, 0.1, 0.2, 0.3]).log())
+        tensor([0.0000, 0.0000, 0.4000, 0.6000], dtype=torch.float64)
+    """
+
+    temperature: float = 1.0
+    """Logarithms of probabilities are divided by it; at 0 the most likely token is certain."""
+    top_k: int | None = None
+    """Number of the most likely tokens that may come; by default all."""
+    top_p: float | None = None
+    """Probability that the tokens that may come must reach together, the most likely ones first; by default all may
+    come."""
+    forbidden: tuple[int, ...] = ()
+    """Tokens that may not come; the other fields are about all others."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
+            raise ValueError(f"temperature is {self.temperature!r}; it must be a finite number >= 0.")
+        if self.top_k is not None:
+            check_count("top_k", self.top_k)
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p!r}; it must be in (0, 1].")
+
+    def probabilities(self, log_probabilities: Tensor) -> Tensor:
+        """Return the (vocabulary,) probabilities to draw from, in double precision.
+
+        Args:
+            log_probabilities: (vocabulary,) logarithms of the model's probabilities.
+
+        Raises:
+            ValueError: A forbidden token does not exist, or all are forbidden.
+            RuntimeError: The model's probabilities are not numbers.
+        """
+        vocab_size = len(log_probabilities)
+        for token in self.forbidden:
+            if not 0 <= token < vocab_size:
+                raise ValueError(f"forbidden has {token}; tokens are numbered from 0 to {vocab_size - 1}.")
+        if len(set(self.forbidden)) == vocab_size:
+            raise ValueError("forbidden has all tokens; at least one must be allowed.")
+        if log_probabilities.isnan().any():
+            raise RuntimeError(
+                "The model's probabilities are not numbers: its equilibrium or its weights are not finite."
+            )
+        scores = log_probabilities.double().clone()
+        scores[list(self.forbidden)] = -torch.inf
+        ordered, tokens = scores.sort(descending=True, stable=True)
+        if self.temperature == 0:
+            return torch.zeros_like(scores).index_fill(0, tokens[:1], 1.0)
+        # Differences to the best score first: very low temperatures would make all scores infinite.
+        ordered = (ordered - ordered[0]) / self.temperature
+        if self.top_k is not None:
+            ordered[self.top_k :] = -torch.inf
+        if self.top_p is not None:
+            kept = ordered.softmax(dim=0)
+            # A token stays as long as those before it have less than top_p, so that the first one always does.
+            ordered[kept.cumsum(dim=0) - kept >= self.top_p] = -torch.inf
+        return torch.zeros_like(scores).index_copy(0, tokens, ordered.softmax(dim=0))
+
+    def draw(self, log_probabilities: Tensor, generator: torch.Generator | None = None) -> int:
+        """Return a token.
+
+        Args:
+            log_probabilities: (vocabulary,) logarithms of the model's probabilities.
+            generator: A generator of the CPU, as all draws are made there: a seed stands for one text on all devices.
+        """
+        probabilities = self.probabilities(log_probabilities.cpu())
+        if self.temperature == 0:
+            return int(probabilities.argmax())
+        return int(torch.multinomial(probabilities, 1, generator=generator))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A word that was drawn."""
+    """A token that was drawn."""
 
-    word: int
-    """Its number."""
+    token: int
+    """Number of the token."""
     log_probability: float
     """Logarithm of the probability that the model gave it, whatever it was drawn from."""
     num_evals: int | None
     """Evaluations of the solve that led to it; None for explicit networks."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Reading:
-    """What is known after a segment."""
-
-    predictions: Predictions
-    z: Tensor | None = None
-    num_evals: int | None = None
-
-
 def generate(
-    model: AbstractEquilibriumModel | AbstractExplicitModel,
+    model: nn.Module,
     prompt: Tensor,
     *,
-    num_words: int,
+    num_tokens: int,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -54,113 +122,113 @@ def generate(
     warm_start: bool = True,
     forbidden: Collection[int] = (),
 ) -> Iterator[Step]:
-    """Yield words that follow a prompt, each as soon as it is drawn.
+    """Yield tokens that follow a prompt, each as soon as it is drawn.
 
-    Each word is a segment of its own, with the memory of those before it: a prompt that is longer than the memory
-    scrolls out of it, and a model without memory sees the last word only. The mode of the model is left as it is: call
-    `eval()` first, unless dropout is wanted.
+    Each token is a segment of its own, with what is carried from those before it: a prompt that is longer than the
+    model's memory scrolls out of it, and a model without memory sees the last token only. The mode of the model is left
+    as it is: call `eval()` first, unless dropout is wanted.
 
-    A warm start saves evaluations where the equilibria of neighboring words are near each other, and can cost some
-    where they are not. It changes the words only by what the tolerance leaves open, if there is one equilibrium; a
+    A warm start saves evaluations where the equilibria of neighboring tokens are near each other, and can cost some
+    where they are not. It changes the tokens only by what the tolerance leaves open, if there is one equilibrium; a
     model without regularization may have several, and then the start decides.
 
     Args:
-        model: What gives `Predictions` for a `Segment`.
-        prompt: (P,) words to begin with, at least one.
-        num_words: How many to draw.
-        temperature: Divides the logarithms of probabilities; 0 always takes the most likely word.
-        top_k: How many of the most likely words may come; by default all.
-        top_p: What the words that may come must reach together, the most likely ones first; by default all may come.
-        generator: Of the CPU, for the same words again.
+        model: A language model: `takes_carry` is true, and `model(tokens, carry)` returns `Predictions`. If it has a
+            method `solve`, that is used, and its states are (B, L, ...).
+        prompt: (P,) tokens to begin with, at least one.
+        num_tokens: Number of tokens to draw.
+        temperature: Divides the logarithms of probabilities; 0 always takes the most likely token.
+        top_k: Number of the most likely tokens that may come; by default all.
+        top_p: What the tokens that may come must reach together, the most likely ones first; by default all may come.
+        generator: A generator of the CPU, for the same tokens again.
         solver: Instead of the layer's own.
         warm_start: Whether a position's solve starts at the equilibrium of the position before, and not at zero.
-        forbidden: Words that may not come.
+        forbidden: Tokens that may not come.
 
     Raises:
         ValueError: Some value makes no sense.
 
     Example:
         >>> from steadeq.models import DEQTransformerLM
-        >>> model = DEQTransformerLM(num_words=100, features=16, num_heads=2, hidden_features=32).eval()
-        >>> steps = generate(model, torch.tensor([3, 1, 4]), num_words=5, generator=torch.Generator().manual_seed(0))
-        >>> len([step.word for step in steps])
+        >>> model = DEQTransformerLM(vocab_size=100, features=16, num_heads=2, hidden_features=32).eval()
+        >>> steps = generate(model, torch.tensor([3, 1, 4]), num_tokens=5, generator=torch.Generator().manual_seed(0))
+        >>> len([step.token for step in steps])
         5
     """
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, forbidden=tuple(forbidden))
-    check_count("num_words", num_words, 0)
+    check_count("num_tokens", num_tokens, minimum=0)
     if prompt.ndim != 1 or not len(prompt) or prompt.is_floating_point():
         raise ValueError(
-            f"prompt is {prompt.dtype} of shape {tuple(prompt.shape)}; it must be a vector of at least one word."
+            f"prompt is {prompt.dtype} of shape {tuple(prompt.shape)}; it must be a vector of at least one token."
         )
     if generator is not None and generator.device.type != "cpu":
-        raise ValueError(f"generator is one of {generator.device}; words are drawn on the CPU.")
-    if solver is not None and not isinstance(model, AbstractEquilibriumModel):
-        raise ValueError(f"{type(model).__name__} is an explicit network: there is nothing to solve with {solver}.")
-    vocabulary = vocabulary_size(model)
-    for word in (int(prompt.min()), int(prompt.max())):
-        if not 0 <= word < vocabulary:
-            raise ValueError(f"prompt has the word {word}; words are numbered from 0 to {vocabulary - 1}.")
-    return _generate(model, prompt.long()[None], num_words, sampling, generator, solver, warm_start)
+        raise ValueError(f"generator is one of {generator.device}; it must be one of the CPU, where tokens are drawn.")
+    vocab_size = vocabulary_size(model)
+    if solver is not None and not hasattr(model, "solve"):
+        raise ValueError(f"solver is {solver}, but {type(model).__name__} is an explicit network: leave it away.")
+    for token in (int(prompt.min()), int(prompt.max())):
+        if not 0 <= token < vocab_size:
+            raise ValueError(f"prompt has the token {token}; tokens are numbered from 0 to {vocab_size - 1}.")
+    reader = _Reader(model, solver=solver, warm_start=warm_start)
+    return _generate(reader, prompt.long()[None], num_tokens, sampling, generator)
 
 
 def vocabulary_size(model: nn.Module) -> int:
-    """Return how many words a language model knows.
+    """Return how many tokens a language model knows.
 
     Raises:
         ValueError: It is not one.
     """
-    for module in model.modules():
-        if isinstance(module, AdaptiveEmbedding):
-            return module.num_words
-    raise ValueError(f"{type(model).__name__} is not a language model: it has no embedding of words.")
+    if getattr(model, "takes_carry", False):
+        for module in model.modules():
+            if isinstance(module, AdaptiveEmbedding):
+                return module.vocab_size
+    raise ValueError(
+        f"model is a {type(model).__name__}, which is not a language model: it has no embedding of tokens."
+    )
+
+
+class _Reader:
+    """Reads segments of one text, each with what is carried from the one before.
+
+    Args:
+        model: The language model.
+        solver: Instead of the layer's own.
+        warm_start: Whether to start at the last position's equilibrium, if there is one.
+    """
+
+    def __init__(self, model: nn.Module, *, solver: AbstractSolver | None, warm_start: bool) -> None:
+        self._model, self._solver, self._warm_start = model, solver, warm_start
+        self._solve = getattr(model, "solve", None)
+        self._carry: Any = None
+        self._z: Any = None
+
+    def read(self, tokens: Tensor) -> tuple[Predictions, int | None]:
+        """Go on with the next (1, L) tokens, and return what follows and the evaluations that it took."""
+        if self._solve is None:
+            predictions, num_evals = self._model(tokens, self._carry), None
+        else:
+            z0 = None
+            if self._warm_start and self._z is not None:
+                z0 = map_tensors(lambda z: z[:, -1:].expand(-1, tokens.shape[1], *z.shape[2:]), self._z)
+            predictions, eq = self._solve(tokens, self._carry, z0=z0, solver=self._solver)
+            self._z, num_evals = eq.z, int(eq.stats.num_evals[0])
+        self._carry = predictions.carry
+        return predictions, num_evals
 
 
 @torch.no_grad()
 def _generate(
-    model: AbstractEquilibriumModel | AbstractExplicitModel,
-    prompt: Tensor,
-    num_words: int,
-    sampling: Sampling,
-    generator: torch.Generator | None,
-    solver: AbstractSolver | None,
-    warm_start: bool,
+    reader: _Reader, prompt: Tensor, num_tokens: int, sampling: Sampling, generator: torch.Generator | None
 ) -> Iterator[Step]:
-    reading: _Reading | None = None
-    for words in prompt[:, :-1].split(PROMPT_SEGMENT, dim=1):
-        if words.shape[1]:
-            reading = _read(model, words, reading, solver, warm_start)
-    # The last word of the prompt is read like those that follow, so that each word costs a solve of one position.
+    for tokens in prompt[:, :-1].split(PROMPT_SEGMENT, dim=1):
+        if tokens.shape[1]:
+            reader.read(tokens)
+    # The last token of the prompt is read like those that follow, so that each token costs a solve of one position.
     latest = prompt[:, -1:]
-    for _ in range(num_words):
-        reading = _read(model, latest, reading, solver, warm_start)
-        log_probabilities = reading.predictions.log_probabilities()[0, -1]
-        word = sampling.draw(log_probabilities, generator)
-        latest = prompt.new_tensor([[word]])
-        yield Step(word=word, log_probability=float(log_probabilities[word]), num_evals=reading.num_evals)
-
-
-def _read(
-    model: AbstractEquilibriumModel | AbstractExplicitModel,
-    words: Tensor,
-    last: _Reading | None,
-    solver: AbstractSolver | None,
-    warm_start: bool,
-) -> _Reading:
-    """Go on with the next words.
-
-    Args:
-        model: The language model.
-        words: (1, L).
-        last: What is known of the words before, if there were any.
-        solver: Instead of the layer's own.
-        warm_start: Whether to start at the last position's equilibrium, if there is one.
-    """
-    segment = Segment(words, None if last is None else last.predictions.memory)
-    if not isinstance(model, AbstractEquilibriumModel):
-        return _Reading(predictions=model.output(segment))
-    with computed_once(model.layer.cell):
-        z0, inputs = model.inject(segment)
-        if warm_start and last is not None and last.z is not None:
-            z0 = last.z[:, -1:].expand_as(z0)
-        z, solution = model.layer(z0, *inputs, solver=solver)
-    return _Reading(predictions=model.answer(segment, z, inputs), z=z, num_evals=int(solution.num_evals[0]))
+    for _ in range(num_tokens):
+        predictions, num_evals = reader.read(latest)
+        log_probabilities = predictions.log_probabilities()[0, -1]
+        token = sampling.draw(log_probabilities, generator)
+        latest = prompt.new_tensor([[token]])
+        yield Step(token=token, log_probability=float(log_probabilities[token]), num_evals=num_evals)

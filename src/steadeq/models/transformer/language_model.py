@@ -2,134 +2,245 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ...adjoint import AbstractAdjoint, Implicit
+from ..._internal.validation import check_choice, check_count, check_dropout, check_positive
+from ...adjoints import AbstractAdjoint, Implicit
+from ...equilibrium import Equilibrium
 from ...nn import DEQ, AdaptiveEmbedding, AdaptiveSoftmax
+from ...nn.adaptive_embedding import check_clusters
 from ...nn.adaptive_softmax import Tying
+from ...nn.relative_attention import check_attention
 from ...solvers import GMRES, AbstractSolver, Anderson
-from ...solvers.base import check_count
-from ..base import AbstractEquilibriumModel
-from .cell import Norm, TransformerCell
-from .dropout import TransformerDropout
+from ..base import AbstractEquilibriumModel, AbstractModelConfig
+from .cell import Norm, TransformerCell, TransformerDropout
 from .generation import Step, generate
-from .text import Memory, Predictions, Segment
+from .predictions import Carry, Predictions, extend_carry
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractTransformerConfig(AbstractModelConfig):
+    """What all Transformers for texts have."""
+
+    vocab_size: int
+    """Size of the vocabulary, whose tokens are numbered by frequency."""
+    features: int = 700
+    """Number of features of a position."""
+    num_heads: int = 10
+    """Number of heads of the attention."""
+    head_features: int | None = None
+    """Number of features of each head; features / num_heads if not given."""
+    hidden_features: int = 48_000
+    """Number of features inside the map of positions."""
+    norm: Norm = "post"
+    """Where the normalizations are; "pre" is the official code's, "pre-textbook" what its name says."""
+    weight_norm: bool = True
+    """Whether the weights of the cell are normalized."""
+    memory_length: int = 150
+    """Number of positions of the past that are kept; 0 for none."""
+    window: int | None = None
+    """Number of positions that a position sees, itself included; all of them if not given."""
+    cutoffs: tuple[int, ...] = ()
+    """First tokens of all clusters of rarer tokens but the first."""
+    div_value: float = 1.0
+    """Factor by which the features of a cluster are fewer than those of the cluster before."""
+    tied: Tying = "tails"
+    """Projections that embedding and softmax share; they always share their tables."""
+    dropout: float = 0.0
+    """Probability that a feature is dropped, at all positions and for a whole solve."""
+    attention_dropout: float = 0.0
+    """Probability that an attention weight is dropped, for a whole solve."""
+    std: float = 0.01
+    """Standard deviation of the initial entries of tables, projections and injection."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        for name in ("vocab_size", "features", "num_heads", "hidden_features"):
+            check_count(name, getattr(self, name))
+        check_count("memory_length", self.memory_length, minimum=0)
+        check_choice("norm", self.norm, get_args(Norm))
+        check_choice("tied", self.tied, get_args(Tying))
+        check_dropout("dropout", self.dropout)
+        check_dropout("attention_dropout", self.attention_dropout)
+        check_positive("std", self.std)
+        check_attention(
+            features=self.features, num_heads=self.num_heads, head_features=self.head_features, window=self.window
+        )
+        check_clusters(
+            vocab_size=self.vocab_size, features=self.features, cutoffs=self.cutoffs, div_value=self.div_value
+        )
+
+    def make_softmax(self) -> AdaptiveSoftmax:
+        """Return the softmax, freshly initialized, with the embedding as a part of it."""
+        embedding = AdaptiveEmbedding(
+            self.vocab_size, self.features, cutoffs=self.cutoffs, div_value=self.div_value, std=self.std
+        )
+        return AdaptiveSoftmax(embedding, tied=self.tied, std=self.std)
+
+    def make_cell(self) -> TransformerCell:
+        """Return a cell, freshly initialized."""
+        return TransformerCell(
+            features=self.features,
+            num_heads=self.num_heads,
+            head_features=self.head_features,
+            hidden_features=self.hidden_features,
+            norm=self.norm,
+            window=self.window,
+            weight_norm=self.weight_norm,
+        )
 
 
 class DEQTransformerLM(AbstractEquilibriumModel):
     """A language model whose depth is the equilibrium of one Transformer cell.
 
-    Words become vectors, and these are injected into queries, keys and values of the cell. The equilibria of a segment
-    are the memory of the next one.
+    Tokens become vectors, and these are injected into queries, keys and values of the cell. The equilibria of a segment
+    are the memory of the next one: they travel as `Predictions.carry`.
 
     Args:
-        num_words: Size of the vocabulary, words numbered by frequency.
-        features: Of a position.
-        num_heads: Of the attention.
-        head_features: Of each head; by default features / num_heads.
-        hidden_features: Inside the map of positions.
-        norm: Where the normalizations are, see `TransformerCell`.
-        weight_norm: Whether the cell has normalized weights.
-        memory_length: How many positions of the past are kept; 0 for none.
-        window: How many positions a position sees, itself included; by default all.
-        cutoffs: First words of all clusters of rarer words but the first, see `AdaptiveEmbedding`.
-        div_value: By how much the features of a cluster are fewer than those of the one before.
-        tied: Which projections embedding and softmax share, see `AdaptiveSoftmax`; they always share their tables.
-        dropout: Probability of a zero, of masks that are the same for all positions and the whole solve.
-        attention_dropout: Probability that an attention weight is dropped, for the whole solve.
-        std: Of the initial entries of tables, projections and injection.
+        config: The sizes; see `DEQTransformerLM.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
+        **fields: Fields of the config that take the place of its own.
 
     Example:
-        >>> model = DEQTransformerLM(num_words=100, features=16, num_heads=2, hidden_features=32, memory_length=4)
-        >>> words = torch.randint(100, (2, 6))
-        >>> predictions, solution = model(words)
+        >>> model = DEQTransformerLM(vocab_size=100, features=16, num_heads=2, hidden_features=32, memory_length=4)
+        >>> predictions = model(torch.randint(100, (2, 6)))
         >>> predictions.log_probabilities().shape
         torch.Size([2, 6, 100])
-        >>> following, solution = model(Segment(torch.randint(100, (2, 6)), predictions.memory))
+        >>> following, eq = model.solve(torch.randint(100, (2, 6)), predictions.carry)
+        >>> eq.z.shape
+        torch.Size([2, 6, 16])
     """
+
+    takes_carry = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractTransformerConfig):
+        """The equilibrium of one Transformer cell."""
+
+        def build(self) -> nn.Module:
+            """Return the model, freshly initialized."""
+            return DEQTransformerLM(self)
 
     def __init__(
         self,
+        config: DEQTransformerLM.Config | None = None,
         *,
-        num_words: int,
-        features: int = 700,
-        num_heads: int = 10,
-        head_features: int | None = None,
-        hidden_features: int = 48_000,
-        norm: Norm = "post",
-        weight_norm: bool = True,
-        memory_length: int = 150,
-        window: int | None = None,
-        cutoffs: Sequence[int] = (),
-        div_value: float = 1.0,
-        tied: Tying = "tails",
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        std: float = 0.01,
         solver: AbstractSolver = Anderson(max_evals=30, tol=1e-3),  # noqa: B008 (frozen)
-        adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=30, tol=1e-4, memory=30)),  # noqa: B008 (frozen)
+        adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=30, tol=1e-4)),  # noqa: B008 (frozen)
+        **fields: Any,
     ) -> None:
         super().__init__()
-        check_count("memory_length", memory_length, minimum=0)
-        self.memory_length = memory_length
-        self.dropout = TransformerDropout(dropout, attention=attention_dropout)
-        embedding = AdaptiveEmbedding(num_words, features, cutoffs=cutoffs, div_value=div_value, std=std)
-        self.softmax = AdaptiveSoftmax(embedding, tied=tied, std=std)
-        cell = TransformerCell(
-            features=features,
-            num_heads=num_heads,
-            head_features=head_features,
-            hidden_features=hidden_features,
-            norm=norm,
-            window=window,
-            weight_norm=weight_norm,
-        )
-        self.injection = nn.Linear(features, 3 * num_heads * cell.attention.head_features)
-        nn.init.normal_(self.injection.weight, std=std)
+        self.config = config = DEQTransformerLM.Config.resolve(config, fields)
+        self.dropout = TransformerDropout(config.dropout, attention=config.attention_dropout)
+        self.softmax = config.make_softmax()
+        cell = config.make_cell()
+        self.injection = nn.Linear(config.features, 3 * config.num_heads * cell.attention.head_features)
+        nn.init.normal_(self.injection.weight, std=config.std)
         nn.init.zeros_(self.injection.bias)
         self.layer = DEQ(cell, solver=solver, adjoint=adjoint)
 
     @property
     def cell(self) -> TransformerCell:
-        """What is solved."""
+        """The map that is solved."""
         cell = self.layer.cell
         assert isinstance(cell, TransformerCell)
         return cell
 
-    def inject(self, x: Tensor | Segment) -> tuple[Tensor, tuple[Any, ...]]:
-        """Start at zero; the cell takes what is injected, what the memory is to it, and the dropout masks."""
-        words, memory = Segment.of(x)
-        embedded = self.dropout(self.softmax.embedding(words))
-        states, injected = (None, None) if memory is None else memory
+    def encode(self, tokens: Tensor, carry: Carry | None = None) -> tuple[Tensor, tuple[Any, ...]]:
+        """Start at zero; the cell takes what is injected, keys and values of the memory, and the dropout masks.
+
+        Args:
+            tokens: (B, L) tokens.
+            carry: What the model returned for the tokens before these, if there were any.
+        """
+        embedded = self.dropout(self.softmax.embedding(tokens))
+        states, injected = (None, None) if carry is None else carry
         mask = self.dropout.draw_encoding_mask(like=embedded)
         shared = self.dropout.prepare(self.cell, like=embedded, memory=states, injected=injected, mask=mask)
         z0 = embedded.new_zeros(embedded.shape)
         return z0, (self.injection(embedded), *shared)
 
-    def read_out(self, z: Tensor) -> Tensor:
-        """Return the features that the softmax takes."""
-        return self.dropout(z)
+    def decode(self, z: Tensor, *, injected: Tensor | None = None, carry: Carry | None = None) -> Predictions:
+        """Return predictions, and what is carried on.
 
-    def answer(self, x: Tensor | Segment, z: Tensor, inputs: tuple[Any, ...]) -> Predictions:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return predictions, and the memory of all positions up to the last."""
-        past = Segment.of(x).memory
-        return Predictions(
-            hidden=self.read_out(z),
-            softmax=self.softmax,
-            memory=remember(past, (z, inputs[0]), length=self.memory_length),
-        )
+        Args:
+            z: (B, L, features) state.
+            injected: What was injected at these positions; without it, nothing is carried on.
+            carry: What was carried from the tokens before these, if there were any.
+        """
+        new = None if injected is None else extend_carry(carry, (z, injected), length=self.config.memory_length)
+        return Predictions(hidden=self.dropout(z), softmax=self.softmax, carry=new)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        carry: Carry | None = None,
+        *,
+        z0: Tensor | None = None,
+        solver: AbstractSolver | None = None,
+        adjoint: AbstractAdjoint | None = None,
+    ) -> Predictions:
+        """Return the predictions at the equilibrium.
+
+        Args:
+            tokens: (B, L) tokens.
+            carry: What the model returned for the tokens before these, if there were any.
+            z0: (B, L, features) state to start from, instead of zero.
+            solver: Instead of the layer's own, for this call.
+            adjoint: Instead of the layer's own, for this call.
+        """
+        return self.solve(tokens, carry, z0=z0, solver=solver, adjoint=adjoint)[0]
+
+    def solve(
+        self,
+        tokens: Tensor,
+        carry: Carry | None = None,
+        *,
+        z0: Tensor | None = None,
+        solver: AbstractSolver | None = None,
+        adjoint: AbstractAdjoint | None = None,
+    ) -> tuple[Predictions, Equilibrium]:
+        """Return the predictions, and the equilibrium that they were decoded from.
+
+        Args:
+            tokens: (B, L) tokens.
+            carry: What the model returned for the tokens before these, if there were any.
+            z0: (B, L, features) state to start from, instead of zero.
+            solver: Instead of the layer's own, for this call.
+            adjoint: Instead of the layer's own, for this call.
+        """
+        start, inputs = self.encode(tokens, carry)
+        eq = self._solve_layer(start if z0 is None else z0, inputs, solver=solver, adjoint=adjoint)
+        return self.decode(eq.z, injected=inputs[0], carry=carry), eq
+
+    def unroll(self, tokens: Tensor, depth: int, carry: Carry | None = None) -> tuple[Predictions, Equilibrium]:
+        """Apply the cell a number of times from zero, as a deep network with tied layers would.
+
+        Args:
+            tokens: (B, L) tokens.
+            depth: How often the cell is applied.
+            carry: What the model returned for the tokens before these, if there were any.
+
+        Returns:
+            The predictions, and the last state as an `Equilibrium`, whose residual is how much the last application
+            still moved the state.
+        """
+        start, inputs = self.encode(tokens, carry)
+        eq = self._unroll_layer(start, inputs, depth)
+        return self.decode(eq.z, injected=inputs[0], carry=carry), eq
 
     def generate(
         self,
         prompt: Tensor,
         *,
-        num_words: int,
+        num_tokens: int,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -138,24 +249,24 @@ class DEQTransformerLM(AbstractEquilibriumModel):
         warm_start: bool = True,
         forbidden: Collection[int] = (),
     ) -> Iterator[Step]:
-        """Yield words that follow a prompt, each as soon as it is drawn; see `steadeq.models.transformer.generate`.
+        """Yield tokens that follow a prompt, each as soon as it is drawn; see `steadeq.models.transformer.generate`.
 
         Args:
-            prompt: (P,) words to begin with, at least one.
-            num_words: How many to draw.
-            temperature: Divides the logarithms of probabilities; 0 always takes the most likely word.
-            top_k: How many of the most likely words may come; by default all.
-            top_p: What the words that may come must reach together, the most likely ones first; by default all may
+            prompt: (P,) tokens to begin with, at least one.
+            num_tokens: Number of tokens to draw.
+            temperature: Divides the logarithms of probabilities; 0 always takes the most likely token.
+            top_k: Number of the most likely tokens that may come; by default all.
+            top_p: What the tokens that may come must reach together, the most likely ones first; by default all may
                 come.
-            generator: Of the CPU, for the same words again.
+            generator: A generator of the CPU, for the same tokens again.
             solver: Instead of the layer's own.
             warm_start: Whether a position's solve starts at the equilibrium of the position before, and not at zero.
-            forbidden: Words that may not come.
+            forbidden: Tokens that may not come.
         """
         return generate(
             self,
             prompt,
-            num_words=num_words,
+            num_tokens=num_tokens,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
@@ -164,19 +275,3 @@ class DEQTransformerLM(AbstractEquilibriumModel):
             warm_start=warm_start,
             forbidden=forbidden,
         )
-
-
-def remember(past: Memory | None, present: Memory, *, length: int) -> Memory | None:
-    """Return the last positions of past and present, without a graph.
-
-    Args:
-        past: What was remembered before.
-        present: What is new, part by part (B, L, ...).
-        length: How many positions to keep; None is returned for 0.
-    """
-    if length == 0:
-        return None
-    new = [part.detach() for part in present]
-    if past is not None:
-        new = [torch.cat([old, part], dim=1) for old, part in zip(past, new, strict=True)]
-    return tuple(part[:, -length:] for part in new)

@@ -1,0 +1,91 @@
+"""The one verb: solve a map to its fixed point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._internal.autocast import state_layout, under_autocast, without_autocast
+from ._internal.trees import check_inputs, leaves
+from ._internal.unsupported import outside_of_graphs, refuse_differentiation, refuse_vmap
+from .adjoints import AbstractAdjoint, Implicit, Problem, Unrolled
+from .equilibrium import Equilibrium
+from .solvers import AbstractLinearSolver, AbstractSolver, Anderson
+
+_WORTH_COMPACTING = 8
+
+
+@outside_of_graphs
+def fixed_point(
+    f: Callable[..., Any],
+    z0: Any,
+    *inputs: Any,
+    solver: AbstractSolver = Anderson(),  # noqa: B008 (frozen)
+    adjoint: AbstractAdjoint = Implicit(),  # noqa: B008 (frozen)
+    compact: bool | None = None,
+    f_solve: Callable[..., Any] | None = None,
+) -> Equilibrium:
+    """Solve z = f(z, *inputs) for every sample of a batch, differentiably.
+
+    Args:
+        f: The map; returns a state structured like its first argument.
+        z0: Where to start: a floating-point tensor, or a nested tuple, list or dict of them; dim 0 is the batch.
+        *inputs: What f takes after the state, batched along dim 0: tensors, or nested tuples, lists, dicts and
+            dataclasses of them. What the samples share belongs in a closure or in the module that f is.
+        solver: How to find the fixed point.
+        adjoint: How to differentiate it. If gradients are on, f is evaluated once more, at the state that was found,
+            to attach the graph; the state itself is the same with and without gradients.
+        compact: Whether finished samples leave the batch that f sees, so that work falls with them. By default they do
+            if there are inputs to tell that samples are not tied to f otherwise, and at least 8 samples.
+        f_solve: A faster version of f with the same values, such as `torch.compile(f)`, for evaluations of which no
+            gradient is taken.
+
+    Returns:
+        The equilibrium, with the best iterate seen as its state.
+
+    Example:
+        >>> import torch
+        >>> W = torch.tensor([[0.3, -0.8], [0.6, 0.1]], requires_grad=True)
+        >>> x = torch.tensor([[1.0, -1.0], [0.5, 2.0]])
+        >>> eq = fixed_point(lambda z, x: torch.tanh(z @ W.T + x), torch.zeros(2, 2), x)
+        >>> eq.stats.converged
+        tensor([True, True])
+        >>> eq.z.sum().backward()
+        >>> W.grad.shape
+        torch.Size([2, 2])
+    """
+    _check_types(solver, adjoint)
+    arguments = leaves((z0, inputs))
+    refuse_vmap(arguments)
+    if not isinstance(adjoint, Unrolled):
+        refuse_differentiation(arguments, type(adjoint).__name__)
+    layout = state_layout(z0)
+    check_inputs(inputs, layout.batch_size)
+    is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING if compact is None else compact
+    problem = Problem(
+        cell=f,
+        f=under_autocast(f, layout),
+        z0=layout.pack(z0),
+        inputs=inputs,
+        solver=solver,
+        layout=layout,
+        compact=is_compact,
+        f_solve=under_autocast(f if f_solve is None else f_solve, layout),
+    )
+    with without_autocast(layout):
+        z, stats, record = adjoint.run(problem)
+    return Equilibrium(f, layout.unpack(z), inputs, stats=stats, record=record)
+
+
+def _check_types(solver: Any, adjoint: Any) -> None:
+    if isinstance(solver, AbstractLinearSolver) and not isinstance(solver, AbstractSolver):
+        raise TypeError(
+            f"solver is {solver!r}, which solves linear systems only, such as that of the backward pass: "
+            f"adjoint=Implicit({type(solver).__name__}()); for the fixed point use Anderson() or NewtonKrylov()."
+        )
+    for name, value, kind in (("solver", solver, AbstractSolver), ("adjoint", adjoint, AbstractAdjoint)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is {value!r}; it must be a steadeq {name}, such as {_EXAMPLES[name]}.")
+
+
+_EXAMPLES = {"solver": "Anderson()", "adjoint": "Implicit()"}

@@ -1,0 +1,1 @@
+"""What the library is made of and nobody outside of it imports."""

@@ -1,0 +1,171 @@
+"""A map around a point: its image there, and products with its Jacobian."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .trees import Layout
+
+
+class Linearization:
+    """f evaluated once at z with its graph kept, so that each product with J or Jᵀ is one backward pass.
+
+    Args:
+        f: The map, called as f(state, *inputs).
+        z: The (B, D) point. A point that is part of a graph stays so: the Jacobian then depends on what z came from.
+        inputs: What f takes after the state.
+        layout: How states lie in matrices.
+    """
+
+    def __init__(self, f: Callable[..., Any], z: Tensor, inputs: tuple[Any, ...], layout: Layout) -> None:
+        self.f, self.inputs, self.layout = f, inputs, layout
+        with torch.enable_grad():
+            z = z if z.requires_grad else z.detach().requires_grad_()
+            # The first node of the graph of f, by which nodes made inside of f are told from older ones.
+            self.first = z.view_as(z)
+            self._pieces = layout.split(self.first)
+            image = self._evaluate(self._pieces)
+            # If f hands on a leaf, a view of it has the node that leads there.
+            self.fz = image.view_as(image) if image.is_leaf else image
+        self._transposed: tuple[Tensor, Tensor] | None = None
+        self._has_derivative = self._is_whole = False
+
+    def evaluate(self) -> Tensor:
+        """Return what another evaluation at z gives."""
+        return self._evaluate(self._pieces)
+
+    def _evaluate(self, pieces: tuple[Tensor, ...]) -> Tensor:
+        return self.layout.pack_image(self.f(self.layout.assemble(pieces), *self.inputs), pieces[0].shape[0])
+
+    def vjp(self, u: Tensor, *, create_graph: bool = False) -> Tensor:
+        """Return Jᵀu for a (B, D) matrix u.
+
+        Raises:
+            RuntimeError: The graph of f is cut, or the code inside of f cannot be differentiated that often.
+        """
+        if not self.fz.requires_grad:
+            self.check_graph()
+            return torch.zeros_like(u)
+        try:
+            products = torch.autograd.grad(
+                self.fz, self._pieces, u, retain_graph=True, create_graph=create_graph, allow_unused=True
+            )
+        except RuntimeError as error:
+            if "donated buffers" in str(error):
+                reason = "has given away what repeated products with the Jacobian need"
+                raise RuntimeError(_COMPILED.format(reason)) from error
+            raise
+        if any(product is None for product in products):
+            self._refuse_cut([product is None for product in products])
+            pairs = zip(products, self._pieces, strict=True)
+            products = [torch.zeros_like(piece) if product is None else product for product, piece in pairs]
+        product = products[0] if len(products) == 1 else torch.cat(products, dim=1)
+        if create_graph and not self._has_derivative:
+            _refuse_missing_derivatives(product)
+            self._has_derivative = True
+        return product
+
+    def check_graph(self) -> None:
+        """Refuse an image that has no graph at all although it depends on z.
+
+        Raises:
+            RuntimeError: It is such an image.
+        """
+        if not self.fz.requires_grad:
+            self._refuse_cut([True] * len(self._pieces))
+
+    @torch.no_grad()
+    def _refuse_cut(self, is_missing: list[bool]) -> None:
+        """Refuse leaves of z that autograd finds no way to, unless f really does not depend on them.
+
+        That is told by one more evaluation, with those leaves moved a little, and where it differs by another one at z
+        itself, as a cell may be random.
+        """
+        if self._is_whole:
+            return
+        step = math.sqrt(self.layout.eps)
+        image = self.fz.detach()
+        # A leaf of zeros moves by the size of the image, and if that is zero too, by that of one.
+        size = _root_mean_square(image)
+        moved = tuple(
+            piece + step * _first_positive(_root_mean_square(piece), size) if is_lost else piece
+            for piece, is_lost in zip(self._pieces, is_missing, strict=True)
+        )
+        change = torch.linalg.vector_norm(self._evaluate(moved) - image, dim=1)
+        if change.any():
+            noise = torch.linalg.vector_norm(self.evaluate() - image, dim=1)
+            if (change > 10 * noise).any():
+                raise RuntimeError(_CUT)
+        self._is_whole = True
+
+    def jvp(self, v: Tensor) -> Tensor:
+        """Return J v for a (B, D) matrix v.
+
+        Jᵀu is linear in u, so its own derivative with respect to u, transposed, is J. Unlike forward-mode
+        differentiation this works for every cell that the Jacobian penalty works for.
+        """
+        if self._transposed is None:
+            with torch.enable_grad():
+                dummy = torch.zeros_like(self.fz, requires_grad=True)
+                self._transposed = dummy, self.vjp(dummy, create_graph=True)
+        dummy, image = self._transposed
+        if not image.requires_grad:
+            return torch.zeros_like(v)
+        return torch.autograd.grad(image, dummy, v, retain_graph=True, materialize_grads=True)[0]
+
+
+_COMPILED = (
+    "f runs compiled code, which {}; pass the cell itself and not torch.compile(cell): DEQ(cell, compile=True), or "
+    "fixed_point(cell, ..., f_solve=torch.compile(cell)), compiles the evaluations of which no gradient is taken."
+)
+
+_CUT = (
+    "The graph between z and f(z) is cut: f(z) changes with z, but autograd finds no way from it to z, so that the "
+    "Jacobian is unknown; look for detach, .data, torch.no_grad, numpy or torch.compile inside of f. If no gradient is "
+    "wanted, solve under torch.no_grad(); if f is meant to be constant around z, return its image plus 0 * z."
+)
+
+
+def _root_mean_square(matrix: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(matrix, dim=1, keepdim=True) / math.sqrt(matrix.shape[1])
+
+
+def _first_positive(*sizes: Tensor) -> Tensor:
+    """Return, for each sample, the first size that is larger than zero, or else one."""
+    result = torch.ones_like(sizes[0])
+    for size in reversed(sizes):
+        result = torch.where(size > 0, size, result)
+    return result
+
+
+def _refuse_missing_derivatives(product: Tensor) -> None:
+    """Refuse a product with the Jacobian that has no derivative, which autograd would only say much later, or not well.
+
+    Raises:
+        RuntimeError: Some node of its graph is there to fail.
+    """
+    pending: list[Any] = [product.grad_fn]
+    seen = {None, *pending}
+    while pending:
+        node = pending.pop()
+        if node is None:
+            continue
+        name = node.name()
+        if name == "CompiledFunctionBackwardBackward":
+            raise RuntimeError(_COMPILED.format("has no second derivative"))
+        if name in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
+            raise RuntimeError(
+                "An operation inside of f has no second derivative, which the Jacobian penalty, operator_norm and the "
+                "second derivative of a fixed point need; if it is scaled_dot_product_attention, wrap it in "
+                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) or write attention by hand, and if "
+                "it is a torch.autograd.Function of yours, make its backward differentiable. The value of the penalty "
+                "alone can be had under torch.no_grad()."
+            )
+        following = {node for node, _ in node.next_functions} - seen
+        seen |= following
+        pending.extend(following)

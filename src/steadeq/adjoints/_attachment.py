@@ -1,0 +1,196 @@
+"""How the value of a solve becomes part of the graph of f.
+
+f is evaluated once at the value z*, with its graph, and one node is put between that graph and the result. The node's
+backward turns the incoming gradient g into the u that the graph of f carries on to parameters, inputs and whatever f
+closes over. Nothing is kept on modules and no tensor hooks are used, so a layer may occur many times in a graph,
+backward may run many times, and other passes through the cell (such as the double backward of the Jacobian penalty)
+never meet the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._internal.linearization import Linearization
+from .._internal.autocast import without_autocast
+from ..equilibrium import BackwardRecord, SolveStats
+from .._internal.trees import Layout, leaves, map_leaves
+
+Product = Callable[[Tensor], Tensor]
+
+
+def attach(
+    point: Linearization,
+    value: Tensor,
+    *,
+    cotangent: Callable[[Product, Tensor], tuple[Tensor, SolveStats]],
+    record: BackwardRecord,
+    refusal: str | None = None,
+) -> Tensor:
+    """Return the value with a gradient.
+
+    Args:
+        point: The map f, under whatever autocast it needs, evaluated at the value.
+        value: (B, D) fixed point of f, without a graph.
+        cotangent: Maps products with Jᵀ and the gradient g at the value to the cotangent u of f, and how it was found.
+        record: Where the stats of each backward pass go.
+        refusal: Why there is no second derivative, if u is not the solution of u = Jᵀu + g.
+
+    Returns:
+        The value, part of a graph if f depends on anything that requires a gradient.
+    """
+    point.check_graph()
+    sources = _Sources(point)
+    if not sources.exist:
+        return value
+    attachment = _Attachment(cotangent=cotangent, record=record, refusal=refusal, point=point, sources=sources)
+    return _Attach.apply(value, point.fz, attachment, *sources.tensors)  # pyright: ignore[reportReturnType]
+
+
+class _Sources:
+    """What the graph of f hangs on: its leaves, and the inputs that are part of a graph.
+
+    f may also close over tensors that are no leaves. Gradients reach them through the graph, but they cannot be named,
+    which the second derivative needs; `are_complete` is False then.
+    """
+
+    def __init__(self, point: Linearization) -> None:
+        tensors = {id(leaf): leaf for leaf in leaves(point.inputs) if isinstance(leaf, Tensor)}
+        known = [tensor for tensor in tensors.values() if tensor.grad_fn is not None]
+        stops = {(tensor.grad_fn, tensor.output_nr) for tensor in known}
+        first: Any = point.first.grad_fn
+        pending: list[Any] = [(point.fz.grad_fn, point.fz.output_nr)]
+        seen = dict.fromkeys(pending)
+        found: list[Tensor] = []
+        self.are_complete = True
+        while pending:
+            edge = node, _ = pending.pop()
+            if node is None or node is first or edge in stops:
+                continue
+            if hasattr(node, "variable"):
+                found.append(node.variable)
+            elif node._sequence_nr() < first._sequence_nr():
+                # Made before f was evaluated: something that f closes over.
+                self.are_complete = False
+            else:
+                # In a fixed order, as checkpointing compares what two evaluations save.
+                following = [edge for edge in dict.fromkeys(node.next_functions) if edge not in seen]
+                seen.update(dict.fromkeys(following))
+                pending.extend(following)
+        self.computed_inputs = [tensor for tensor in known if (tensor.grad_fn, tensor.output_nr) in seen]
+        self.tensors = found + self.computed_inputs
+        self.exist = bool(self.tensors) or not self.are_complete
+        self._versions = [tensor._version for tensor in self.tensors]
+
+    def check_versions(self) -> None:
+        """Refuse to evaluate f anew if that would use other numbers than the solve did."""
+        for tensor, version in zip(self.tensors, self._versions, strict=True):
+            if tensor._version != version:
+                raise RuntimeError(
+                    f"A tensor of shape {tuple(tensor.shape)} that f depends on was modified by an inplace operation "
+                    "between the solve and its second derivative."
+                )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Attachment:
+    """What the backward passes of one equilibrium need."""
+
+    cotangent: Callable[[Product, Tensor], tuple[Tensor, SolveStats]]
+    record: BackwardRecord
+    refusal: str | None
+    point: Linearization
+    sources: _Sources
+
+    def solve(self, g: Tensor) -> Tensor:
+        """Return u without a graph, leaving its stats in the record."""
+        with torch.no_grad():
+            u, self.record.stats = self.cotangent(self.point.vjp, g.detach())
+        return u
+
+    def differentiable_gradients(self, value: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the sources as part of a graph, for a second derivative.
+
+        f is evaluated once more, now at the value as part of its graph, since J and the derivatives of f depend on it.
+        A gate keeps the first derivative from passing beyond the value, as u accounts for that path already, and beyond
+        the inputs, as what lies there gets its share from theirs. The adjoint system is itself a fixed-point problem in
+        u, and is attached in the same way.
+        """
+        if self.refusal is not None:
+            raise RuntimeError(self.refusal)
+        if not self.sources.are_complete:
+            raise RuntimeError(
+                "A second derivative through adjoint=Implicit() needs every tensor that f depends on to be a leaf or "
+                "an input, but f closes over the result of another computation; pass it after z0 as an input, or use "
+                "adjoint=Unrolled()."
+            )
+        self.sources.check_versions()
+        gate = _Gate()
+        gated = {id(tensor): gate.apply(tensor) for tensor in self.sources.computed_inputs}
+        inputs = map_leaves(lambda leaf: gated.get(id(leaf), leaf), self.point.inputs)
+        point = Linearization(self.point.f, gate.apply(value), inputs, self.point.layout)
+        u = self.solve(g)
+        u = attach(
+            Linearization(lambda u: point.vjp(u, create_graph=True) + g, u, (), Layout(u)),
+            u,
+            cotangent=self.cotangent,
+            record=BackwardRecord(),
+            refusal="A third derivative through adjoint=Implicit() is not supported; use adjoint=Unrolled().",
+        )
+        targets = [gated.get(id(source), source) for source in self.sources.tensors]
+        gradients = torch.autograd.grad(point.fz, targets, u, create_graph=True, allow_unused=True)
+        gate.is_open = True
+        return gradients
+
+
+class _Attach(torch.autograd.Function):
+    """Passes the value through; its backward hands u to the graph of f."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, fz: Tensor, attachment: _Attachment, *sources: Tensor) -> Tensor:
+        ctx.attachment = attachment
+        ctx.set_materialize_grads(False)
+        value = value.view_as(value)
+        ctx.save_for_backward(value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        attachment: _Attachment = ctx.attachment
+        (value,), (g,) = ctx.saved_tensors, gradients
+        nothing = (None,) * len(attachment.sources.tensors)
+        if g is None:
+            return None, None, None, *nothing
+        with without_autocast(attachment.point.layout):
+            if torch.is_grad_enabled():
+                return None, None, None, *attachment.differentiable_gradients(value, g)
+            return None, attachment.solve(g), None, *nothing
+
+
+class _Gate:
+    """Lets gradients pass, or not."""
+
+    is_open = False
+
+    def apply(self, value: Tensor) -> Tensor:
+        """Return the value, seen through the gate."""
+        through: Any = _PassGate.apply(value, self)
+        return through
+
+
+class _PassGate(torch.autograd.Function):
+    """The identity, whose gradient passes only while the gate is open."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gate: _Gate) -> Tensor:
+        ctx.gate = gate
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return (gradients[0] if ctx.gate.is_open else None), None

@@ -1,0 +1,51 @@
+"""Truncated gradients: one term of the Neumann series, or a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._internal.validation import check_count, check_step_length
+from ..equilibrium import SolveStats
+from ..solvers import Rule
+from .base import AbstractLinearAdjoint
+
+
+@dataclass(frozen=True)
+class OneStep(AbstractLinearAdjoint):
+    """The gradient of one evaluation at the equilibrium, u = g (Jacobian-free backpropagation).
+
+    Free, and biased: the part of the gradient that comes back through J is missing.
+    """
+
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, SolveStats]:
+        """Return g itself."""
+        return g, SolveStats.not_measured(g.shape[0], 0, like=g)
+
+
+@dataclass(frozen=True)
+class Phantom(AbstractLinearAdjoint):
+    """The phantom gradient: `num_steps` damped iterations of u = Jᵀu + g, in its memory-free Neumann form.
+
+    Between `OneStep` (num_steps=1, damping=1) and `Implicit` (many steps) in cost and in bias.
+    """
+
+    num_steps: int = 5
+    """Terms of the series; each but the first costs one vector-Jacobian product."""
+    damping: float = 0.5
+    """Length of each step, in (0, 1]."""
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        check_count("num_steps", self.num_steps)
+        check_step_length("damping", self.damping)
+
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, SolveStats]:
+        """Sum the series."""
+        u = self.damping * g
+        for _ in range(self.num_steps - 1):
+            u = torch.lerp(u, vjp(u) + g, self.damping)
+        return u, SolveStats.not_measured(g.shape[0], self.num_steps - 1, like=g)

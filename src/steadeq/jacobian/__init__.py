@@ -1,0 +1,25 @@
+"""The Jacobian at an equilibrium: what to penalize it by, and what can be found out about it."""
+
+from ._products import Estimate, Probe
+from .frobenius import frobenius_norm
+from .penalty import jacobian_penalty
+from .regularizers import AbstractRegularizer, JacobianRegularizer
+from .schedules import AbstractSchedule, ClosedLoop, Constant, Increments, Linear, StopAfter
+from .spectrum import operator_norm, spectral_radius
+
+__all__ = [
+    "AbstractRegularizer",
+    "AbstractSchedule",
+    "ClosedLoop",
+    "Constant",
+    "Estimate",
+    "Increments",
+    "JacobianRegularizer",
+    "Linear",
+    "Probe",
+    "StopAfter",
+    "frobenius_norm",
+    "jacobian_penalty",
+    "operator_norm",
+    "spectral_radius",
+]

@@ -1,0 +1,116 @@
+"""Products with the Jacobian at an equilibrium, and what estimates are made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from .._internal.autocast import state_layout, under_autocast
+from .._internal.linearization import Linearization
+from .._internal.trees import check_inputs, map_tensors
+from .._internal.validation import check_choice, check_count
+from ..equilibrium import Equilibrium
+
+Probe = Literal["rademacher", "gaussian", "sphere"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Estimate:
+    """An estimated quantity of each sample, with its error."""
+
+    value: Tensor
+    """(B,) estimates."""
+    error: Tensor
+    """(B,) how far off they may be; what that means is said by the function that made the estimate."""
+    num_products: int
+    """Products with the Jacobian or its transpose that were spent."""
+
+    def mean_error(self) -> tuple[float | None, float]:
+        """Return the mean error over the samples where it is finite, if there are any, and the share of the others."""
+        known = self.error[self.error.isfinite()]
+        return float(known.mean()) if known.numel() else None, 1 - known.numel() / self.error.numel()
+
+
+def check_equilibrium(eq: Any) -> None:
+    """Refuse what is no equilibrium, such as the map alone.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(eq, Equilibrium):
+        raise TypeError(
+            f"eq is a {type(eq).__name__}; it must be an Equilibrium: what fixed_point(...) or layer.solve(...) "
+            "returns, or Equilibrium.at(f, z, *inputs) for a state that was computed elsewhere."
+        )
+
+
+def linearize(eq: Equilibrium) -> Linearization:
+    """Return f around the state, which is held constant, under the autocast that is on now.
+
+    Raises:
+        TypeError: What is given is no equilibrium.
+        RuntimeError: Nothing can be differentiated here.
+    """
+    check_equilibrium(eq)
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "The Jacobian cannot be looked at under torch.inference_mode(); use torch.no_grad() instead."
+        )
+    layout = state_layout(eq.z)
+    check_inputs(eq.inputs, layout.batch_size)
+    matrix = layout.pack(map_tensors(Tensor.detach, eq.z))
+    return Linearization(under_autocast(eq.f, layout), matrix, eq.inputs, layout)
+
+
+class ScaledJacobian:
+    """Products with J / scale and its transpose, whose squares neither over- nor underflow."""
+
+    def __init__(self, point: Linearization) -> None:
+        self._point = point
+        self.scale: Tensor | None = None
+        """(B,) largest entries of the first product."""
+
+    def vjp(self, u: Tensor) -> Tensor:
+        """Return Jᵀu / scale."""
+        return self._scaled(self._point.vjp(u))
+
+    def jvp(self, v: Tensor) -> Tensor:
+        """Return J v / scale."""
+        return self._scaled(self._point.jvp(v))
+
+    def estimate(self, value: Tensor, error: Tensor, num_products: int) -> Estimate:
+        """Return what was found out about J / scale for J."""
+        assert self.scale is not None
+        return Estimate(value=value * self.scale, error=error * self.scale, num_products=num_products)
+
+    def _scaled(self, image: Tensor) -> Tensor:
+        if self.scale is None:
+            largest = image.abs().amax(dim=1)
+            self.scale = torch.where((largest > 0) & largest.isfinite(), largest, 1)
+        return image / self.scale[:, None]
+
+
+class Probes:
+    """Random (B, D) matrices with rows of mean zero and covariance I."""
+
+    def __init__(self, like: Tensor, num_probes: int, probe: Probe, generator: torch.Generator | None) -> None:
+        check_count("num_probes", num_probes)
+        check_choice("probe", probe, get_args(Probe))
+        self._like, self._probe, self._generator = like.detach(), probe, generator
+
+    def draw(self) -> Tensor:
+        """Return one of them."""
+        # A generator lives on one device; what it draws moves to the state's.
+        device = self._like.device if self._generator is None else self._generator.device
+        sample = torch.empty_like(self._like, device=device)
+        if self._probe == "rademacher":
+            sample.bernoulli_(0.5, generator=self._generator).mul_(2).sub_(1)
+        else:
+            sample.normal_(generator=self._generator)
+        if self._probe == "sphere":
+            sample *= math.sqrt(sample.shape[1]) / torch.linalg.vector_norm(sample, dim=1, keepdim=True)
+        return sample.to(self._like.device)

@@ -1,0 +1,187 @@
+"""Regularizers: how strong a penalty is, how often it is applied, and for how long.
+
+The weight gamma follows a schedule, and the penalty is applied on a random part of the steps (the paper's tau and p).
+The paper leaves adaptive weights to future work; `ClosedLoop` is such a scheme: it holds a residual or a spectral
+radius at a target by moving gamma.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, get_args
+
+import torch
+from torch import Tensor
+
+from .._internal.trees import leaves
+from .._internal.unsupported import outside_of_graphs
+from .._internal.validation import check_choice, check_count, check_not_negative, check_probability
+from ..equilibrium import Equilibrium
+from ._products import Probe, check_equilibrium
+from .penalty import jacobian_penalty
+from .schedules import AbstractSchedule, Constant, State
+
+_R = TypeVar("_R", bound="AbstractRegularizer")
+
+
+@dataclass(kw_only=True)
+class AbstractRegularizer(ABC):
+    """Draws tau and returns gamma(step) * tau * penalty, to be added to the task loss.
+
+    tau is a function of the seed and the step alone: every rank of a distributed run draws the same, and a resumed run
+    draws as if it had never stopped. On the steps with tau = 0 the cell is not evaluated at all.
+    """
+
+    weight: float = 0.0
+    """gamma, or where its schedule begins; 0 with a constant schedule is no penalty at all."""
+    probability: float = 1.0
+    """p: the part of the steps on which the penalty is applied."""
+    schedule: AbstractSchedule = Constant()  # noqa: RUF009 (frozen)
+    """How gamma moves."""
+    seed: int = 0
+    """Seed of tau."""
+    _state: State = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_not_negative("weight", self.weight)
+        check_probability("probability", self.probability)
+        schedule: Any = self.schedule
+        if not isinstance(schedule, AbstractSchedule):
+            raise TypeError(f"schedule is {schedule!r}; it must be a steadeq schedule, such as Linear(end=2.0).")
+        self._state = self.schedule.start(self.weight)
+
+    @abstractmethod
+    def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return the bare penalty, a scalar without its weight.
+
+        Args:
+            eq: The equilibrium; the graph of its state is not used.
+            generator: Source of the probes.
+        """
+
+    @outside_of_graphs
+    def __call__(
+        self,
+        eq: Equilibrium,
+        *,
+        step: int,
+        task_loss: Tensor | float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Return the term to add to the loss at this step.
+
+        Args:
+            eq: The equilibrium; the graph of its state is not used.
+            step: The training step.
+            task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
+            generator: Source of the probes.
+
+        Returns:
+            A scalar; zero, without a graph, when the penalty is not applied.
+        """
+        return self.evaluate(eq, step=step, task_loss=task_loss, generator=generator)[0]
+
+    @outside_of_graphs
+    def evaluate(
+        self,
+        eq: Equilibrium,
+        *,
+        step: int,
+        task_loss: Tensor | float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the term to add to the loss, and the bare penalty without its weight, or None if it is not applied.
+
+        Args:
+            eq: The equilibrium; the graph of its state is not used.
+            step: The training step.
+            task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
+            generator: Source of the probes.
+        """
+        check_equilibrium(eq)
+        if not self.is_applied(step):
+            first = leaves(eq.z)[0]
+            return torch.zeros((), dtype=first.dtype, device=first.device), None
+        penalty = self.penalty(eq, generator=generator)
+        return self.schedule.weigh(penalty, self.gamma(step), task_loss), penalty.detach()
+
+    def gamma(self, step: int) -> float:
+        """Return the weight at a step."""
+        return self.schedule.weight(self.weight, step, self._state)
+
+    def tau(self, step: int) -> bool:
+        """Return whether the penalty is drawn at a step, whatever its weight."""
+        return random.Random(f"{self.seed}/{step}").random() < self.probability
+
+    def is_applied(self, step: int) -> bool:
+        """Return whether a step has a penalty: its weight is not zero, and tau is 1."""
+        return self.gamma(step) > 0 and self.tau(step)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is a penalty at some step."""
+        return self.probability > 0 and self.schedule.is_active(self.weight)
+
+    def observe(self, *, residual: float | Tensor | None = None, spectral_radius: float | Tensor | None = None) -> None:
+        """Correct gamma after a measurement; does nothing for schedules that are not closed loops.
+
+        In a distributed run, pass the mean over ranks, so that gamma stays the same on all of them.
+
+        Args:
+            residual: Relative residual of the forward solve, such as `eq.stats.residual.mean()`.
+            spectral_radius: Spectral radius at the equilibrium.
+        """
+        self._state = self.schedule.observe(
+            self._state,
+            residual=None if residual is None else float(residual),
+            spectral_radius=None if spectral_radius is None else float(spectral_radius),
+        )
+
+    def for_run(self: _R, *, num_steps: int, steps_per_epoch: int, seed: int = 0) -> _R:
+        """Return a regularizer of its own for a run, with lengths that depend on it filled in.
+
+        Args:
+            num_steps: Steps of the whole run.
+            steps_per_epoch: Steps of one pass over the data.
+            seed: Seed of the run, which is added to the regularizer's own.
+        """
+        return replace(self, schedule=self.schedule.for_run(num_steps, steps_per_epoch), seed=self.seed + seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
+        return {"schedule": list(self._state)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._state = tuple(map(float, state["schedule"]))
+
+
+@dataclass(kw_only=True)
+class JacobianRegularizer(AbstractRegularizer):
+    """The paper's penalty on the Jacobian's Frobenius norm, as it is used in training.
+
+    Example:
+        >>> from steadeq import Equilibrium
+        >>> cell = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+        >>> regularizer = JacobianRegularizer(weight=0.5, probability=1.0)
+        >>> loss = regularizer(Equilibrium.at(cell, torch.zeros(8, 4)), step=0)
+        >>> loss.backward()  # adds to the gradients of the cell
+    """
+
+    num_probes: int = 1
+    """M: probes of the Hutchinson estimate."""
+    probe: Probe = "rademacher"
+    """Distribution of the probes; gaussian is the paper's."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        check_count("num_probes", self.num_probes)
+        check_choice("probe", self.probe, get_args(Probe))
+
+    def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return the estimate of ‖J‖²_F / d, as a mean over the batch."""
+        return jacobian_penalty(eq, num_probes=self.num_probes, probe=self.probe, generator=generator)

@@ -1,0 +1,267 @@
+"""Schedules: how the weight of a penalty moves while a model is trained."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .._internal.validation import check_choice, check_count, check_not_negative, check_positive
+
+State = tuple[float, ...]
+"""What a schedule remembers from one step to the next; kept by the regularizer, and part of a checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractSchedule(ABC):
+    """How the weight of a penalty moves with the training step."""
+
+    @abstractmethod
+    def weight(self, initial: float, step: int, state: State = ()) -> float:
+        """Return the weight at a step.
+
+        Args:
+            initial: The regularizer's own weight.
+            step: The training step.
+            state: What `start` and `observe` returned, for schedules that answer to measurements.
+        """
+
+    @abstractmethod
+    def is_active(self, initial: float) -> bool:
+        """Return whether the weight is positive at some step."""
+
+    def start(self, initial: float) -> State:
+        """Return what is remembered before the first step."""
+        return ()
+
+    def observe(self, state: State, *, residual: float | None = None, spectral_radius: float | None = None) -> State:
+        """Return what is remembered after a measurement."""
+        return state
+
+    def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None) -> Tensor:
+        """Return the term of the loss, given the bare penalty."""
+        return weight * penalty
+
+    def for_run(self, num_steps: int, steps_per_epoch: int) -> AbstractSchedule:
+        """Return the schedule with lengths that depend on the run filled in.
+
+        Args:
+            num_steps: Steps of the whole run.
+            steps_per_epoch: Steps of one pass over the data.
+        """
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(AbstractSchedule):
+    """The same weight at every step."""
+
+    def weight(self, initial: float, step: int, state: State = ()) -> float:
+        """Return the initial weight."""
+        return initial
+
+    def is_active(self, initial: float) -> bool:
+        """Return whether the weight is positive."""
+        return initial > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(AbstractSchedule):
+    """From the initial weight to `end` (the paper's A -> B), along a straight line.
+
+    Example:
+        >>> Linear(end=2.5, num_steps=100).weight(1.5, step=50)
+        2.0
+    """
+
+    end: float
+    """Weight at the end of the ramp and after it."""
+    num_steps: int | None = None
+    """Length of the ramp; None for the rest of the run, which the training loop fills in."""
+    begin: int = 0
+    """Step at which the ramp begins."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_not_negative("end", self.end)
+        check_count("begin", self.begin, minimum=0)
+        if self.num_steps is not None:
+            check_count("num_steps", self.num_steps)
+
+    def weight(self, initial: float, step: int, state: State = ()) -> float:
+        """Return the weight on the ramp."""
+        if self.num_steps is None:
+            raise ValueError("num_steps is None; outside of the training command, say how long the ramp is.")
+        fraction = min(max((step - self.begin) / self.num_steps, 0.0), 1.0)
+        return initial + fraction * (self.end - initial)
+
+    def is_active(self, initial: float) -> bool:
+        """Return whether either end is positive."""
+        return initial > 0 or self.end > 0
+
+    def for_run(self, num_steps: int, steps_per_epoch: int) -> Linear:
+        """Return a ramp that ends with the run, unless it has a length."""
+        return self if self.num_steps is not None else replace(self, num_steps=max(num_steps - self.begin, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Increments(AbstractSchedule):
+    """A fixed amount more every so many steps, as in the official runs.
+
+    Example:
+        >>> Increments(increment=0.1, every=1000).weight(2.0, step=3500)
+        2.3
+    """
+
+    increment: float
+    """What each increment adds."""
+    every: int
+    """Steps between increments."""
+    begin: int = 0
+    """Step from which they are counted."""
+    maximum: float = math.inf
+    """The weight goes no higher."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_count("every", self.every)
+        check_count("begin", self.begin, minimum=0)
+        if not math.isfinite(self.increment):
+            raise ValueError(f"increment is {self.increment!r}; it must be a finite number.")
+
+    def weight(self, initial: float, step: int, state: State = ()) -> float:
+        """Return the weight after the increments so far."""
+        return max(0.0, min(initial + max(step - self.begin, 0) // self.every * self.increment, self.maximum))
+
+    def is_active(self, initial: float) -> bool:
+        """Return whether the weight is positive, or becomes so."""
+        return initial > 0 or self.increment > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopAfter(AbstractSchedule):
+    """Another schedule until a step or an epoch, and no penalty from then on.
+
+    The official CIFAR-10 run stops at epoch 90.
+
+    Example:
+        >>> StopAfter(step=10).weight(0.5, step=9), StopAfter(step=10).weight(0.5, step=10)
+        (0.5, 0.0)
+    """
+
+    step: int | None = None
+    """First step without a penalty."""
+    epoch: int | None = None
+    """First epoch without a penalty, counted from 0; the training loop turns it into a step."""
+    schedule: AbstractSchedule = Constant()
+    """What holds before it."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if (self.step is None) == (self.epoch is None):
+            raise ValueError(f"step is {self.step} and epoch is {self.epoch}; one of them must be given.")
+        check_count("step" if self.epoch is None else "epoch", self._end, minimum=0)
+
+    @property
+    def _end(self) -> int | None:
+        return self.step if self.epoch is None else self.epoch
+
+    def weight(self, initial: float, step: int, state: State = ()) -> float:
+        """Return the inner weight, or zero."""
+        if self.step is None:
+            raise ValueError("step is None; outside of the training command, say at which step the penalty stops.")
+        return self.schedule.weight(initial, step, state) if step < self.step else 0.0
+
+    def is_active(self, initial: float) -> bool:
+        """Return whether there is a penalty before the end."""
+        return self._end != 0 and self.schedule.is_active(initial)
+
+    def start(self, initial: float) -> State:
+        """Return what the inner schedule remembers."""
+        return self.schedule.start(initial)
+
+    def observe(self, state: State, *, residual: float | None = None, spectral_radius: float | None = None) -> State:
+        """Hand the measurement on."""
+        return self.schedule.observe(state, residual=residual, spectral_radius=spectral_radius)
+
+    def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None) -> Tensor:
+        """Leave it to the inner schedule."""
+        return self.schedule.weigh(penalty, weight, task_loss)
+
+    def for_run(self, num_steps: int, steps_per_epoch: int) -> StopAfter:
+        """Return the schedule with its end as a step."""
+        step = self.epoch * steps_per_epoch if self.epoch is not None else self.step
+        return StopAfter(step=step, schedule=self.schedule.for_run(num_steps, steps_per_epoch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedLoop(AbstractSchedule):
+    """Hold a measured quantity at a target by moving gamma.
+
+    A proportional-integral controller on logarithms: with e = log(measured / target), a base weight is multiplied by
+    exp(rate * e) at each measurement, and gamma is the base times exp(gain * e). The integral finds the level; the
+    proportional part damps it, as a network answers to gamma with a delay. e is kept within ± 2 so that one bad batch
+    cannot throw it off. Feed it with `regularizer.observe` at every step.
+    """
+
+    target: float = 1e-2
+    """Value to hold, of the relative residual at the training budget or of the spectral radius."""
+    measure: Literal["residual", "spectral_radius"] = "residual"
+    """Which of the two is observed."""
+    rate: float = 0.05
+    """How fast the base weight moves."""
+    gain: float = 4.0
+    """How strongly gamma answers at once."""
+    minimum: float = 1e-3
+    """gamma goes no lower."""
+    maximum: float = 100.0
+    """gamma goes no higher."""
+    max_share: float = 0.5
+    """Guard: the penalty term may be at most this multiple of the task loss, if `task_loss` is given in the call."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name in ("target", "rate", "gain", "minimum", "max_share"):
+            check_positive(name, getattr(self, name))
+        if not self.maximum >= self.minimum:
+            raise ValueError(f"maximum is {self.maximum!r}; it must be at least minimum ({self.minimum!r}).")
+        check_choice("measure", self.measure, ("residual", "spectral_radius"))
+
+    def start(self, initial: float) -> State:
+        """Return base weight and gamma before the first measurement."""
+        base = max(initial, self.minimum)
+        return base, base
+
+    def weight(self, initial: float, step: int, state: State = ()) -> float:
+        """Return gamma after the last measurement."""
+        _, gamma = state or self.start(initial)
+        return gamma
+
+    def is_active(self, initial: float) -> bool:
+        """Return True: the loop raises gamma from any start."""
+        return True
+
+    def observe(self, state: State, *, residual: float | None = None, spectral_radius: float | None = None) -> State:
+        """Return base weight and gamma after one measurement, if it is of what is held."""
+        measured = residual if self.measure == "residual" else spectral_radius
+        return state if measured is None else self.correct(state[0], measured)
+
+    def correct(self, base: float, measured: float) -> tuple[float, float]:
+        """Return base weight and gamma after one measurement; one that is not finite counts as far above the target."""
+        if 0 < measured < math.inf:
+            error = min(max(math.log(measured / self.target), -2.0), 2.0)
+        else:
+            error = -2.0 if measured <= 0 else 2.0
+        base = min(max(base * math.exp(self.rate * error), self.minimum), self.maximum)
+        return base, min(max(base * math.exp(self.gain * error), self.minimum), self.maximum)
+
+    def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None) -> Tensor:
+        """Return the term of the loss, held below a share of the task loss."""
+        if task_loss is None:
+            return weight * penalty
+        limit = self.max_share * torch.as_tensor(task_loss).detach().abs() / penalty.detach()
+        return torch.clamp(limit.to(penalty), max=weight) * penalty

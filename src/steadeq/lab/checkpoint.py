@@ -1,0 +1,197 @@
+"""Checkpoints: written as a whole or not at all, verified when read, and never executed.
+
+A checkpoint is a folder `step-00000123` with the weights as safetensors, the rest as tensors and plain values
+(loadable with `weights_only=True`), and the checksums of both. It is written under another name and renamed when all of
+it is on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import pickle
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from .errors import InputError, RunError
+from .files import apply_umask, sync_file, sync_folder, write_atomically
+
+log = logging.getLogger(__name__)
+
+_WEIGHTS, _AVERAGE, _STATE, _CHECKSUMS = "model.safetensors", "average.safetensors", "state.pt", "checksums.json"
+_NAME = re.compile(r"step-(\d{8,})")
+_REPLACED = re.compile(r"\.step-(\d{8,})\.replaced")
+
+
+class DamagedCheckpointError(RunError):
+    """A checkpoint is not what was written."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """All that a run needs to go on."""
+
+    weights: dict[str, Tensor]
+    """State dict of the model."""
+    average: dict[str, Tensor] | None
+    """State dict of the moving average of the weights, if there is one."""
+    state: dict[str, Any]
+    """The rest: tensors, numbers, strings, and lists and dicts of them."""
+
+    @property
+    def step(self) -> int:
+        """Steps completed."""
+        return self.state["step"]
+
+
+class CheckpointFolder:
+    """The latest checkpoints of a run.
+
+    Args:
+        path: Of the folder; made when needed.
+        keep: How many are kept.
+    """
+
+    def __init__(self, path: Path, *, keep: int = 2) -> None:
+        self.path, self.keep = path, keep
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint, and then remove the oldest ones.
+
+        Raises:
+            RunError: It cannot be written; the earlier ones are intact.
+        """
+        final = self.path / _name(checkpoint.step)
+        temporary = self.path / f".{final.name}.partial"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._put_back()
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            safetensors.torch.save_file(_own(checkpoint.weights), temporary / _WEIGHTS)
+            if checkpoint.average is not None:
+                safetensors.torch.save_file(_own(checkpoint.average), temporary / _AVERAGE)
+            torch.save(checkpoint.state, temporary / _STATE)
+            checksums = {file.name: _checksum(file) for file in sorted(temporary.iterdir())}
+            for file in temporary.iterdir():
+                apply_umask(file)
+                sync_file(file)
+            write_atomically(temporary / _CHECKSUMS, json.dumps(checksums, indent=1))
+            if final.exists():
+                # From before the run was resumed; should the line after these not be reached, it still counts.
+                replaced = self.path / f".{final.name}.replaced"
+                shutil.rmtree(replaced, ignore_errors=True)
+                final.rename(replaced)
+            temporary.rename(final)
+            sync_folder(self.path)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+            latest = self.steps()
+            intact = f"the checkpoint of step {latest[-1]} is intact" if latest else "there is none yet"
+            raise RunError(f"The checkpoint {final} could not be written ({reason}); {intact}.") from error
+        # What comes after this step was damaged, or belongs to a future that is being rewritten.
+        steps = self.steps()
+        later, earlier = [s for s in steps if s > checkpoint.step], [s for s in steps if s <= checkpoint.step]
+        outdated = [self.path / _name(step) for step in (*later, *earlier[: -self.keep])]
+        for folder in (*outdated, *self.path.glob(".step-*")):
+            shutil.rmtree(folder, ignore_errors=True)
+        return final
+
+    def steps(self) -> list[int]:
+        """Return the steps of which there is a checkpoint, in order."""
+        return sorted(self._folders())
+
+    def load(self, step: int) -> Checkpoint:
+        """Return the checkpoint of a step.
+
+        Raises:
+            InputError: There is none.
+            DamagedCheckpointError: It is not what was written.
+        """
+        folder = self._folders().get(step)
+        if folder is None:
+            known = ", ".join(map(str, self.steps())) or "none"
+            raise InputError(f"There is no checkpoint of step {step} in {self.path}; there are: {known}.")
+        try:
+            checksums = json.loads((folder / _CHECKSUMS).read_text())
+            files = {file.name for file in folder.iterdir()} - {_CHECKSUMS}
+            if checksums.keys() != files or not {_WEIGHTS, _STATE} <= files:
+                raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: its files are not those written.")
+            for name, checksum in checksums.items():
+                if _checksum(folder / name) != checksum:
+                    raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {name} is not what was written.")
+            average = folder / _AVERAGE
+            return Checkpoint(
+                weights=safetensors.torch.load_file(folder / _WEIGHTS),
+                average=safetensors.torch.load_file(average) if _AVERAGE in checksums else None,
+                state=torch.load(folder / _STATE, weights_only=True, map_location="cpu"),
+            )
+        except (
+            OSError,
+            ValueError,
+            AttributeError,
+            KeyError,
+            SafetensorError,
+            RuntimeError,
+            pickle.UnpicklingError,
+        ) as error:
+            if isinstance(error, DamagedCheckpointError):
+                raise
+            raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {str(error).splitlines()[0]}") from error
+
+    def load_latest(self) -> Checkpoint | None:
+        """Return the latest checkpoint that is whole, naming those that are not; None if there is none at all.
+
+        Raises:
+            DamagedCheckpointError: There are checkpoints, and all are damaged.
+        """
+        damaged: DamagedCheckpointError | None = None
+        for step in reversed(self.steps()):
+            try:
+                return self.load(step)
+            except DamagedCheckpointError as error:
+                log.warning("%s Trying the one before it.", error)
+                damaged = error
+        if damaged is not None:
+            raise DamagedCheckpointError(f"No checkpoint in {self.path} can be used: {damaged}") from damaged
+        return None
+
+    def _folders(self) -> dict[int, Path]:
+        """Return the folders of the checkpoints by their steps; one about to be replaced counts if it is alone."""
+        entries = [entry.name for entry in self.path.iterdir()] if self.path.is_dir() else []
+        replaced = {int(match[1]): match[0] for name in entries if (match := _REPLACED.fullmatch(name))}
+        final = {int(match[1]): match[0] for name in entries if (match := _NAME.fullmatch(name))}
+        return {step: self.path / name for step, name in {**replaced, **final}.items()}
+
+    def _put_back(self) -> None:
+        """Give those their names again that a crash left about to be replaced; only who writes may do that."""
+        for step, folder in self._folders().items():
+            if folder.name != _name(step):
+                folder.rename(self.path / _name(step))
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    # safetensors refuses tensors that share memory, as tied weights do.
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,340 @@
+"""Arguments of commands: the fields of dataclasses as options, with one sentence for what is wrong with them.
+
+A field `max_evals` is the option `--max-evals`, one of a dataclass in a field is `--solver.max-evals`, and where a field
+may hold objects of several classes, the option of the field itself chooses one: `--solver Broyden`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import shutil
+import textwrap
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from ..._internal.validation import suggestion
+from ..errors import HelpShown, InputError
+from ..serialization import build, class_name, from_words, inherited_values, is_section, subclasses
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+def positional(**options: Any) -> Any:
+    """Return a dataclass field that is given by its place and not by an option."""
+    return field(metadata={"positional": True}, **options)
+
+
+def parse(kind: type[T], arguments: Sequence[str], *, command: str, summary: str) -> T:
+    """Return the arguments of a command.
+
+    Args:
+        kind: Dataclass whose fields are the arguments.
+        arguments: What follows the command.
+        command: Name of the command, for the help.
+        summary: What the command does.
+
+    Raises:
+        InputError: Some argument is unknown, missing or of the wrong type.
+    """
+    return _Parser([_Node.of_class(kind)], command=command, summary=summary).parse(arguments)[0]
+
+
+def parse_with_config(
+    kind: type[T], arguments: Sequence[str], *, config: C, command: str, summary: str
+) -> tuple[T, C]:
+    """Return the arguments of a command, and a config with what was overridden in it.
+
+    Args:
+        kind: Dataclass whose fields are the arguments.
+        arguments: What follows the command.
+        config: What holds where nothing is overridden.
+        command: Name of the command, for the help.
+        summary: What the command does.
+
+    Raises:
+        InputError: Some argument is unknown, missing or of the wrong type.
+    """
+    nodes = [_Node.of_class(kind), _Node.of_object(config)]
+    parsed, changed = _Parser(nodes, command=command, summary=summary).parse(arguments)
+    return parsed, changed
+
+
+class _Node:
+    """A dataclass that is about to be built: its class, and the values of its fields so far.
+
+    Values that are dataclasses themselves are nodes.
+    """
+
+    def __init__(self, kind: type, values: dict[str, Any]) -> None:
+        self.kind, self.values = kind, values
+
+    @classmethod
+    def of_class(cls, kind: type) -> _Node:
+        """Return the node of a class, of which nothing is given."""
+        return cls(kind, {})
+
+    @classmethod
+    def of_object(cls, value: Any) -> _Node:
+        """Return the node that builds an equal object."""
+        return cls(type(value), {f.name: _wrap(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init})
+
+    def switch(self, kind: type, old: Any) -> _Node:
+        """Return the node of a class in the place of an object, of which it takes over what both have."""
+        return _Node(kind, {name: _wrap(value) for name, value in inherited_values(old, kind).items()})
+
+    def build(self, where: str = "") -> Any:
+        """Return the object."""
+        values = {
+            name: value.build(f"{where}.{name}" if where else name) if isinstance(value, _Node) else value
+            for name, value in self.values.items()
+        }
+        return build(self.kind, values, where)
+
+    def options(self, where: str = "") -> Iterator[_Option]:
+        """Yield all that can be given, in order."""
+        hints = typing.get_type_hints(self.kind)
+        docs = field_docs(self.kind)
+        for f in dataclasses.fields(self.kind):
+            if not f.init or f.name == "recipe" and not where and "model" in self.values:
+                continue
+            name = f"{where}.{f.name}" if where else f.name
+            value = self.values.get(f.name, _default(f))
+            if isinstance(value, _Node):
+                # What is changed in it must be found again when the object is built.
+                self.values[f.name] = value
+            yield _Option(
+                name=name,
+                hint=hints[f.name],
+                value=value,
+                doc=docs.get(f.name, ""),
+                owner=self,
+                field=f.name,
+                is_positional=bool(f.metadata.get("positional")),
+            )
+            if isinstance(value, _Node):
+                yield from value.options(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Option:
+    """A field of a node."""
+
+    name: str
+    hint: Any
+    value: Any
+    doc: str
+    owner: _Node
+    field: str
+    is_positional: bool
+
+    @property
+    def base(self) -> type | None:
+        """The class of the objects that it holds, if it holds dataclasses."""
+        hints = [self.hint, *typing.get_args(self.hint)]
+        return next((h for h in hints if is_section(h)), None)
+
+    @property
+    def flag(self) -> str:
+        """As it is written."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def negation(self) -> str:
+        """As it is switched off, for truth values."""
+        section, _, name = self.flag.removeprefix("--").rpartition(".")
+        return f"--{section}.no-{name}" if section else f"--no-{name}"
+
+
+class _Parser:
+    """Reads arguments into nodes.
+
+    Args:
+        nodes: What is to be built.
+        command: Name of the command.
+        summary: What the command does.
+    """
+
+    def __init__(self, nodes: list[_Node], *, command: str, summary: str) -> None:
+        self._nodes, self._command, self._summary = nodes, command, summary
+
+    def parse(self, arguments: Sequence[str]) -> list[Any]:
+        """Return the objects."""
+        if {"-h", "--help"} & set(arguments):
+            self._switch_classes(_split(arguments)[1])
+            print(self._help())
+            raise HelpShown
+        given, options = _split(arguments)
+        for option in self._options():
+            if option.is_positional and given:
+                is_many = typing.get_origin(option.hint) is tuple
+                words, given = (given, []) if is_many else (given[:1], given[1:])
+                option.owner.values[option.field] = from_words(words, option.hint, option.name.upper())
+        if given:
+            raise InputError(f"{given[0]!r} is not expected here; `steadeq {self._command} --help` says what is.")
+        self._switch_classes(options)
+        self._set_values(options)
+        for option in self._options():
+            if option.is_positional and option.value is dataclasses.MISSING:
+                raise InputError(f"{option.name.upper()} is missing: {option.doc[:1].lower()}{option.doc[1:]}")
+        return [node.build() for node in self._nodes]
+
+    def _options(self) -> list[_Option]:
+        return [option for node in self._nodes for option in node.options()]
+
+    def _switch_classes(self, given: list[tuple[str, list[str]]]) -> None:
+        """Put other objects where a class is named, from the outside to the inside."""
+        for flag, words in sorted(given, key=lambda pair: pair[0].count(".")):
+            option = next((o for o in self._options() if o.flag == flag), None)
+            if option is None or option.base is None:
+                continue
+            if words == ["None"] and type(None) in typing.get_args(option.hint):
+                option.owner.values[option.field] = None
+                continue
+            known = {class_name(kind): kind for kind in subclasses(option.base)}
+            by_case = {name.lower(): kind for name, kind in known.items()}
+            word = " ".join(words)
+            if word.lower() not in by_case:
+                raise InputError(
+                    f"{flag} is {word!r}; it must be one of {', '.join(known)}.{suggestion(word, known)}"
+                )
+            old = option.value.build(option.name) if isinstance(option.value, _Node) else option.value
+            option.owner.values[option.field] = option.owner.switch(by_case[word.lower()], old)
+
+    def _set_values(self, given: list[tuple[str, list[str]]]) -> None:
+        options = {option.flag: option for option in self._options() if not option.is_positional}
+        negations = {option.negation: option for option in options.values() if option.hint is bool}
+        for flag, words in given:
+            if flag in options:
+                option = options[flag]
+                if option.base is None:
+                    option.owner.values[option.field] = from_words(words, option.hint, flag)
+            elif flag in negations and not words:
+                negations[flag].owner.values[negations[flag].field] = False
+            else:
+                raise InputError(f"There is no option {flag}.{suggestion(flag, [*options, '--help'])}")
+
+    # Help
+
+    def _help(self) -> str:
+        width = min(shutil.get_terminal_size().columns, 110)
+        places = [option for option in self._options() if option.is_positional]
+        usage = " ".join([f"usage: steadeq {self._command}", *(_place(option) for option in places), "[options]"])
+        lines = [usage, "", *textwrap.wrap(self._summary, width), ""]
+        for option in places:
+            lines += _entry(option.name.upper(), option.doc, width)
+        section = ""
+        for option in self._options():
+            if option.is_positional:
+                continue
+            is_section = option.base is not None
+            name = option.name.partition(".")[0] if "." in option.name or is_section else ""
+            if name != section:
+                lines.append("")
+                section = name
+            if is_section and not _has_choice(option):
+                lines += textwrap.wrap(f"{option.name}: {option.doc}", width)
+            else:
+                lines += _entry(f"{option.flag} {_metavar(option)}".rstrip(), _describe(option), width)
+        return "\n".join(lines)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return what stands before the first option, and each option with the words after it."""
+    places: list[str] = []
+    options: list[tuple[str, list[str]]] = []
+    for argument in arguments:
+        if argument.startswith("--"):
+            flag, equals, word = argument.partition("=")
+            options.append((flag.replace("_", "-"), [word] if equals else []))
+        elif options:
+            options[-1][1].append(argument)
+        else:
+            places.append(argument)
+    return places, options
+
+
+def _wrap(value: Any) -> Any:
+    return _Node.of_object(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    if f.default_factory is not dataclasses.MISSING:
+        return _wrap(f.default_factory())
+    return _wrap(f.default)
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """Return the strings below the fields of a dataclass, and of its bases, by the names of the fields."""
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError, SyntaxError):
+            continue  # a class without source, as from a notebook
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for statement, after in zip(body, body[1:], strict=False):
+            is_field = isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+            if is_field and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                docs[statement.target.id] = " ".join(str(after.value.value).split())  # pyright: ignore
+    return docs
+
+
+def _place(option: _Option) -> str:
+    name = option.name.upper()
+    if typing.get_origin(option.hint) is tuple:
+        return f"{name} [{name} ...]"
+    return name if option.value is dataclasses.MISSING else f"[{name}]"
+
+
+def _metavar(option: _Option) -> str:
+    if option.base is not None:
+        return "CLASS"
+    if option.hint is bool:
+        return ""
+    return _type_metavar(option.hint)
+
+
+def _type_metavar(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), [a for a in typing.get_args(hint) if a is not type(None)]
+    if origin is Literal:
+        return "{" + ",".join(map(str, arguments)) + "}"
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return f"[{_type_metavar(arguments[0])} ...]"
+        return " ".join(map(_type_metavar, arguments))
+    if arguments:
+        return _type_metavar(arguments[0])
+    return getattr(hint, "__name__", str(hint)).upper()
+
+
+def _has_choice(option: _Option) -> bool:
+    """Return whether there is another class, or None, to choose for an option."""
+    return option.base is not None and len(subclasses(option.base)) + (type(None) in typing.get_args(option.hint)) > 1
+
+
+def _describe(option: _Option) -> str:
+    value = option.value
+    if value is dataclasses.MISSING:
+        return f"{option.doc} (required)"
+    if option.base is not None:
+        current = "" if value is None else f"default: {class_name(value.kind)}; "
+        return f"{option.doc} ({current}one of {', '.join(class_name(kind) for kind in subclasses(option.base))})"
+    if option.hint is bool and value:
+        return f"{option.doc} (default: yes; {option.negation} switches it off)"
+    shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return option.doc if value is None or value is False or not shown else f"{option.doc} (default: {shown})"
+
+
+def _entry(head: str, text: str, width: int) -> list[str]:
+    indent = 30
+    lines = textwrap.wrap(text, max(width - indent, 30))
+    if len(head) + 4 > indent or not lines:
+        return [f"  {head}", *(" " * indent + line for line in lines)]
+    return [f"  {head:{indent - 2}}{lines[0]}", *(" " * indent + line for line in lines[1:])]

@@ -1,0 +1,109 @@
+"""`steadeq data`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as Bar
+
+from ..data import search_path
+from ..data.catalog import CATALOG, Entry
+from ..data.download import Progress
+from ..data.locations import download_folder
+from ..._internal.validation import suggestion
+from ..errors import InputError
+from .arguments import parse, positional
+from .table import print_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Arguments of `data`."""
+
+    name: str | None = positional(default=None)
+    """Name of a data set; without one, all are listed."""
+    download: bool = False
+    """Fetch it from its official source; what a broken transfer left is used."""
+    to: Path | None = None
+    """Folder to download into; by default $STEADEQ_DATA or the user's cache."""
+    verify: bool = False
+    """Compare the files with their published checksums."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Say what data there is, where it is looked for, and how to get it; or get it."""
+    args = parse(
+        Arguments,
+        arguments,
+        command="data",
+        summary="What data is there, where it is looked for, and how to get it.",
+    )
+    if args.name is not None and args.name not in CATALOG:
+        raise InputError(f"There is no dataset {args.name!r}.{suggestion(args.name, CATALOG)}")
+    if args.name is None and (args.download or args.verify):
+        raise InputError(f"--{'download' if args.download else 'verify'} needs the name of a dataset.")
+    if args.to is not None and not args.download:
+        raise InputError("--to says where to download to, and needs --download.")
+    if args.name is None:
+        _list()
+    elif args.download:
+        _download(CATALOG[args.name], args.to)
+    elif args.verify:
+        print(f"All files in {CATALOG[args.name].verify()} have their published checksums.")
+    else:
+        _describe(CATALOG[args.name])
+    return 0
+
+
+def _list() -> None:
+    rows = [[entry.name, entry.state(), entry.summary] for entry in CATALOG.values()]
+    print_table(["data", "where", "what it is"], rows)
+    print(f"Looked for in {_folders()} ($STEADEQ_DATA, ./data, the user's cache).")
+
+
+def _describe(entry: Entry) -> None:
+    print(f"{entry.name}: {entry.summary}")
+    print(f"terms: {entry.terms}")
+    print(f"where: {entry.state()}")
+    if entry.layouts:
+        others = "".join(f", and {path}" for path in entry.elsewhere)
+        print(f"looked for: {' or '.join(entry.layouts)} in {_folders()}{others}")
+        print(f"to get it: {entry.source}")
+
+
+def _download(entry: Entry, to: Path | None) -> None:
+    folder = download_folder() if to is None else to
+    with _progress() as progress:
+        place = entry.download(folder, progress)
+    print(f"{entry.name} is in {place}{', and all files have their published checksums' if entry.checksums else ''}.")
+    print(f"terms: {entry.terms}")
+    if folder.resolve() not in [path.resolve() for path in search_path()]:
+        print(f"Set STEADEQ_DATA to {folder.resolve()} to use it.")
+
+
+def _folders() -> str:
+    return ", ".join(map(str, search_path()))
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    """Show transfers: bars in a terminal, and one line each elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    tasks = {}
+    with Bar(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name)
+                if not console.is_terminal:
+                    size = "" if total is None else f" ({total / 1e6:.1f} MB)"
+                    console.print(f"Fetching {name}{size}.", highlight=False, soft_wrap=True)
+            bar.update(tasks[name], completed=done, total=total)
+
+        yield show

@@ -1,0 +1,115 @@
+"""`steadeq diagnose`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import mean
+
+from ...models import ToyDEQ
+from ..data import Synthetic, synthetic
+from ..errors import InputError
+from ..files import write_atomically
+from ..loading import TrainedModel, load_trained
+from ..report import diagnosis_panels, save_png, synthetic_figure
+from ..runs import Split
+from ..train import Process
+from ..train.diagnosis import diagnose_model
+from .arguments import parse, positional
+from .table import print_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Arguments of `diagnose`."""
+
+    run: Path = positional()
+    """Folder of the run."""
+    split: Split = "test"
+    """Which samples."""
+    num_samples: int = 32
+    """Number of samples, from the first on."""
+    max_evals: int = 60
+    """Evaluations that a solve may spend: generous, as what is looked at is the equilibrium."""
+    tol: float | None = None
+    """Relative residual at which a sample is finished; by default the run's."""
+    max_products: int = 80
+    """Products with the Jacobian that each spectral estimate may spend."""
+    step: int | None = None
+    """Step of the checkpoint; by default the latest."""
+    recipe: str | None = None
+    """For a run of your own recipe: path/to/file.py:function. The file is executed."""
+    device: str = "auto"
+    """Device to compute on: auto, cpu, cuda ..."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Look closely at a run, print a summary, and write JSON and figures."""
+    args = parse(
+        Arguments,
+        arguments,
+        command="diagnose",
+        summary="Is it safe to iterate: spectrum, Jacobian norm, residual curves and evaluations of each sample.",
+    )
+    for name in ("num_samples", "max_evals", "max_products"):
+        if getattr(args, name) < 1:
+            raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least 1.")
+    if args.tol is not None and not 0 <= args.tol < 1:
+        raise InputError(f"--tol is {args.tol}; it must be in [0, 1).")
+    with Process.join(args.device) as process:
+        trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
+        solver = trained.config.evaluation_solver
+        result = diagnose_model(
+            trained,
+            replace(solver, max_evals=args.max_evals, tol=solver.tol if args.tol is None else args.tol),
+            split=args.split,
+            num_samples=args.num_samples,
+            max_products=args.max_products,
+            device=process.device,
+        )
+    figures = {panel.title: panel.figure for panel in diagnosis_panels(result)} | _surfaces(trained)
+    folder = args.run / "diagnosis"
+    try:
+        folder.mkdir(exist_ok=True)
+        write_atomically(args.run / "diagnosis.json", result.to_json())
+        for name, figure in figures.items():
+            save_png(figure, folder / f"{name.lower().replace(' ', '-')}.png")
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}.") from error
+    rows = [
+        _row("spectral radius (Arnoldi)", result.spectral_radius, result.spectral_radius_errors),
+        _row("spectral radius (Rayleigh, the paper's)", result.spectral_radius_rayleigh),
+        _row("operator norm", result.operator_norm, result.operator_norm_errors),
+        _row("Jacobian norm ‖J‖²_F / d", result.jacobian_norm),
+        _row(f"evaluations to residual {result.tol:g}", result.num_evals),
+    ]
+    title = f"{args.run} at step {result.step}: {result.num_samples} samples, {result.converged:.0%} converged"
+    print_table(["per sample", "mean", "smallest", "largest", "mean error"], rows, title=title)
+    print(f"Written to {args.run / 'diagnosis.json'} and {folder}.")
+    return 0
+
+
+def _surfaces(trained: TrainedModel) -> dict[str, object]:
+    """Return the figure of a map of one variable, for runs of the synthetic study."""
+    model, data = trained.model, trained.config.data
+    if not isinstance(model, ToyDEQ) or not isinstance(data, Synthetic):
+        return {}
+    label = f"γ = {trained.config.regularizer.weight:g}"
+    target = partial(synthetic.target, variant=data.variant)
+    return {"surface": synthetic_figure({label: model.cpu()}, target, data=data.load().train.all())}
+
+
+def _row(name: str, values: Sequence[float | None], errors: Sequence[float | None] | None = None) -> list[str]:
+    known = [value for value in values if value is not None]
+    numbers = [f"{value:.4g}" for value in (mean(known), min(known), max(known))] if known else ["-"] * 3
+    return [name, *numbers, "" if errors is None else _error(errors)]
+
+
+def _error(errors: Sequence[float | None]) -> str:
+    known = [error for error in errors if error is not None and error < float("inf")]
+    if not known:
+        return "unknown"
+    text = f"{mean(known):.1e}"
+    return text if len(known) == len(errors) else f"{text}, {len(errors) - len(known)} unknown"

@@ -1,0 +1,47 @@
+"""Tables in the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_NUMBER = re.compile(r"[-+±\d.,e%×xkMBs\s]*")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
+    """Print a table, with columns of numbers at the right edge.
+
+    Args:
+        columns: Headings.
+        rows: Cells.
+        title: Above the table.
+    """
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        is_number = all(_NUMBER.fullmatch(row[index]) for row in rows)
+        table.add_column(column, justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console()
+    # Without a terminal there is no edge to wrap at.
+    (console if console.is_terminal else Console(width=200)).print(table)
+
+
+def format_metric(name: str, value: float | None) -> str:
+    """Return a metric as people write it; a dash where there is none.
+
+    Example:
+        >>> format_metric("accuracy", 0.983), format_metric("mse", 0.00312), format_metric("mse", None)
+        ('98.30%', '0.00312', '-')
+    """
+    return format_number(value, ".2%" if name in ("accuracy", "mIoU") else ".4g")
+
+
+def format_number(value: float | None, digits: str) -> str:
+    """Return a number in a format of Python; a dash where there is none."""
+    return "-" if value is None else f"{value:{digits}}"

@@ -1,0 +1,149 @@
+"""`steadeq train`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from .. import recipes
+from ..config import TrainConfig
+from ..errors import InputError, RunError
+from ..folder import RunFolder
+from ..runs import RunRecord
+from ..serialization import differences
+from ..train import Process, Trainer
+from ..train.display import choose_display
+from ..train.profile import SECTIONS, Profile
+from .arguments import parse_with_config
+from .table import print_table
+
+_HELP = """usage: steadeq train RECIPE [--out DIR] [--resume] [--profile] [--section.field VALUE ...]
+
+Trains a recipe in the folder DIR (runs/RECIPE if none is named). RECIPE is a name, or path/to/file.py:function for one
+of your own. Ctrl-C and kill save a checkpoint; --resume continues from the latest. `steadeq train RECIPE --help` lists
+every field with its value in the recipe.
+
+recipes: {names}"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Arguments of `train`."""
+
+    out: Path | None = None
+    """Folder of the run; runs/RECIPE if none is named."""
+    resume: bool = False
+    """Continue the run from its latest checkpoint."""
+    profile: bool = False
+    """Print at the end where the time went."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """What is to be trained, and where."""
+
+    recipe: str | None
+    """What the user named; the recipe of a config that was read is never executed."""
+    config: TrainConfig
+    folder: RunFolder
+    is_new: bool
+    args: Arguments
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train."""
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if name is None and "--resume" not in arguments:
+        if {"-h", "--help"} & set(arguments):
+            print(_HELP.format(names=", ".join(recipes.names())))
+            return 0
+        raise InputError(f"Which recipe? There are {', '.join(recipes.names())}.")
+    request = _parse(name, arguments[1:] if name else arguments)
+    with Process.join(request.config.loop.device) as process:
+        try:
+            _train(request, process)
+        except RuntimeError as error:
+            if process.world_size > 1 and not isinstance(error, RunError) and _is_lost_peer(error):
+                raise RunError(f"Process {process.rank} lost the others: {str(error).splitlines()[0]}") from error
+            raise
+    return 0
+
+
+def _parse(name: str | None, options: Sequence[str]) -> _Request:
+    # A first look, for the folder: the rest depends on what is there.
+    out = _peek(options, "--out")
+    if out == "":
+        raise InputError("--out is empty; it must name a folder.")
+    recipe = None if name is None else recipes.load_recipe(name)
+    path = Path(out) if out is not None else None if recipe is None else Path("runs") / _folder_name(recipe)
+    if path is None:
+        raise InputError("Which run? Name its folder with --out.")
+    folder = RunFolder(path)
+    is_new = "--resume" not in options or not folder.exists()
+    if is_new and recipe is None:
+        raise InputError(f"{path} is not a run that could be resumed.")
+    config = recipe.build() if is_new and recipe is not None else folder.config(recipe=name)
+    if recipe is not None and not is_new and Path(config.recipe).name != Path(recipe.name).name:
+        raise InputError(f"{path} is a run of the recipe {config.recipe!r}, not of {recipe.name!r}.")
+    args, changed = parse_with_config(
+        Arguments,
+        options,
+        config=config,
+        command=f"train {name}" if name else "train",
+        summary=f"Train {config.recipe!r}.",
+    )
+    for field, old, new in [] if is_new else differences(config, changed):
+        raise InputError(f"The run in {path} has {field} = {old}; it cannot be resumed with {new}.")
+    return _Request(recipe=name, config=changed, folder=folder, is_new=is_new, args=args)
+
+
+def _folder_name(recipe: recipes.Recipe) -> str:
+    """Return the name of the folder of a recipe: for bikes.py:small it is bikes-small."""
+    return recipe.name if recipe.scale is not None else f"{recipe.source.stem}-{recipe.name.rpartition(':')[2]}"
+
+
+def _peek(options: Sequence[str], name: str) -> str | None:
+    for index, option in enumerate(options):
+        if option == name:
+            return options[index + 1] if index + 1 < len(options) else None
+        if option.startswith(f"{name}="):
+            return option.split("=", 1)[1]
+    return None
+
+
+def _train(request: _Request, process: Process) -> None:
+    if not process.is_main:
+        logging.getLogger("steadeq").setLevel(logging.ERROR)
+    folder = request.folder
+    # Built before the folder is made: all that can be wrong with the input shows here.
+    trainer = Trainer(
+        request.config, folder, process=process, display=choose_display(), is_profiled=request.args.profile
+    )
+    if request.is_new and process.is_main:
+        RunFolder.create(folder.path, request.config)
+    process.wait()
+    with folder.lock() if process.is_main else nullcontext():
+        if request.args.resume:
+            is_resumed = not request.is_new and trainer.resume()
+            text = f"Resuming at step {trainer.step} of {trainer.num_steps}." if is_resumed else "Starting anew."
+            trainer.display.say(text)
+        is_through = trainer.is_finished and RunRecord.read(folder.path, recipe=request.recipe).is_finished
+        values = trainer.evaluation if is_through else trainer.train()
+    metric = trainer.task.metric
+    effort = f" with {values['forward_evals']:.1f} evaluations" if "forward_evals" in values else ""
+    trainer.display.say(f"{folder.path}: validation {metric} {values[metric]:.4g}{effort}.")
+    if isinstance(trainer.profile, Profile) and process.is_main:
+        shares = trainer.profile.shares()
+        print_table(["where the time went", "share"], [[SECTIONS[n], f"{s:.1%}"] for n, s in shares.items()])
+
+
+def _is_lost_peer(error: RuntimeError) -> bool:
+    """Tell whether a collective failed because another process has gone."""
+    return isinstance(error, dist.DistError) or any(
+        word in str(error) for word in ("Connection closed by peer", "Connection reset", "gloo", "NCCL", "socket")
+    )

@@ -1,0 +1,64 @@
+"""Data sets: what is part of the package, and readers of official layouts."""
+
+from .cifar10 import Cifar10
+from .cityscapes import Cityscapes
+from .dataset import AbstractDataConfig, AbstractDataset, InMemory, MapDataset, Splits, read_samples
+from .digits import Digits
+from .fashion_mnist import FashionMnist
+from .image_folder import ImageFolder
+from .imagenet import ImageNet
+from .imagenette64 import Imagenette64
+from .images import ImageTransform
+from .locations import search_path
+from .readers import (
+    AbstractContiguousDataset,
+    AbstractReader,
+    SampleReader,
+    StreamReader,
+    evaluation_batches,
+    is_contiguous,
+    open_reader,
+)
+from .segmentation import SegmentationPairs, SegmentationTransform
+from .shapes import Shapes
+from .synthetic import Synthetic
+from .text import AbstractTextConfig, Text, WikiText2, WikiText103
+from .token_streams import TokenStreams
+from .vocabulary import Vocabulary
+from .workers import Workers
+
+__all__ = [
+    "AbstractContiguousDataset",
+    "AbstractDataConfig",
+    "AbstractDataset",
+    "AbstractReader",
+    "AbstractTextConfig",
+    "Cifar10",
+    "Cityscapes",
+    "Digits",
+    "FashionMnist",
+    "ImageFolder",
+    "ImageNet",
+    "ImageTransform",
+    "Imagenette64",
+    "InMemory",
+    "MapDataset",
+    "SampleReader",
+    "SegmentationPairs",
+    "SegmentationTransform",
+    "Shapes",
+    "Splits",
+    "StreamReader",
+    "Synthetic",
+    "Text",
+    "TokenStreams",
+    "Vocabulary",
+    "WikiText2",
+    "WikiText103",
+    "Workers",
+    "evaluation_batches",
+    "is_contiguous",
+    "open_reader",
+    "read_samples",
+    "search_path",
+]

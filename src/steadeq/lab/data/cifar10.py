@@ -1,0 +1,132 @@
+"""CIFAR-10 (Krizhevsky 2009) from its official files, binary or pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..._internal.validation import check_count
+from ..errors import InputError
+from ..tasks import Classification
+from . import pickles
+from .augmentation import Preparation
+from .dataset import AbstractDataConfig, InMemory, Splits
+from .locations import require
+
+FOLDER = "cifar-10-batches-bin"
+PICKLED_FOLDER = "cifar-10-batches-py"
+NUM_TRAINING = 50_000
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2023, 0.1994, 0.2010)
+CHECKSUMS = {
+    FOLDER: {
+        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+    },
+    PICKLED_FOLDER: {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+    },
+}
+"""MD5 checksums of the official files of each layout."""
+_RECORD = 1 + 3 * 32 * 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10(AbstractDataConfig):
+    """Color images of 32 by 32 pixels in 10 classes."""
+
+    name = "cifar10"
+    task = Classification()
+
+    num_train: int = 45_000
+    """Training images to use, from the first on."""
+    num_validation: int = 5_000
+    """Training images set apart for validation, from the last on."""
+    augment: bool = True
+    """Whether training images are shifted by up to 4 pixels and mirrored at random."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_count("num_train", self.num_train)
+        check_count("num_validation", self.num_validation)
+        if self.num_train + self.num_validation > NUM_TRAINING:
+            raise ValueError(
+                f"num_train is {self.num_train}; with num_validation ({self.num_validation}), it must be at most "
+                f"{NUM_TRAINING:,}."
+            )
+
+    def load(self) -> Splits:
+        """Return the data.
+
+        Raises:
+            InputError: The files are missing or damaged, or have fewer images.
+        """
+        folder = require("cifar10", FOLDER, PICKLED_FOLDER)
+        reader, suffix = (read_pickled, "") if folder.name == PICKLED_FOLDER else (read, ".bin")
+        images, labels = zip(*(reader(folder / f"data_batch_{i}{suffix}") for i in range(1, 6)), strict=True)
+        prepare = Preparation(mean=MEAN, std=STD, padding=4 if self.augment else 0, mirror=self.augment)
+        training = InMemory(inputs=torch.cat(images), targets=torch.cat(labels), prepare=prepare)
+        if self.num_train + self.num_validation > len(training):
+            raise InputError(
+                f"{folder} has {len(training)} training images, fewer than num_train ({self.num_train}) and "
+                f"num_validation ({self.num_validation}) together."
+            )
+        test_images, test_labels = reader(folder / f"test_batch{suffix}")
+        return Splits(
+            train=training.subset(0, self.num_train),
+            validation=training.subset(len(training) - self.num_validation, len(training)),
+            test=InMemory(inputs=test_images, targets=test_labels, prepare=prepare),
+        )
+
+
+def read(path: Path) -> tuple[Tensor, Tensor]:
+    """Return the (N, 3, 32, 32) uint8 images and the labels of one binary file.
+
+    Raises:
+        InputError: The file is missing, truncated, or not in this format.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    if not content or len(content) % _RECORD:
+        raise InputError(f"{path} is damaged: its size ({len(content)} bytes) is not a multiple of {_RECORD}.")
+    records = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(-1, _RECORD)
+    labels = records[:, 0].long()
+    _check_largest(int(labels.max()), path)
+    return records[:, 1:].reshape(-1, 3, 32, 32), labels
+
+
+def read_pickled(path: Path) -> tuple[Tensor, Tensor]:
+    """Return the (N, 3, 32, 32) uint8 images and the labels of one pickled file, without running what it may ask for.
+
+    Raises:
+        InputError: The file is missing, truncated, not in this format, or asks for more than arrays.
+    """
+    content = pickles.read(path)
+    images, labels = content.get("data"), content.get("labels")
+    if not isinstance(images, Tensor) or images.dim() != 2 or images.shape[1] != _RECORD - 1:
+        raise InputError(f"{path} is damaged: its data is no array of rows of {_RECORD - 1} bytes.")
+    if not isinstance(labels, list) or not all(type(label) is int for label in labels) or len(labels) != len(images):
+        raise InputError(f"{path} is damaged: its labels are no list of {len(images)} integers.")
+    _check_largest(max(labels), path)
+    if min(labels) < 0:
+        raise InputError(f"{path} is damaged: it has a label of {min(labels)}, below 0.")
+    return images.reshape(-1, 3, 32, 32), torch.tensor(labels)
+
+
+def _check_largest(label: int, path: Path) -> None:
+    if label > 9:
+        raise InputError(f"{path} is damaged: it has a label of {label}, beyond 9.")

@@ -1,0 +1,201 @@
+"""Data sets: samples by index, and the configs that load them."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils import data
+
+from ..._internal.validation import check_count
+from ..errors import InputError
+from ..tasks import AbstractTask
+
+
+class MapDataset(Sized, Protocol):
+    """What can be trained on: any map-style `torch.utils.data.Dataset` of (input, target) pairs."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return one sample."""
+        ...
+
+
+class AbstractDataset(data.Dataset[tuple[Tensor, Tensor]], ABC):
+    """A map-style data set that makes whole batches faster than sample by sample."""
+
+    reads_ahead: ClassVar[bool] = True
+    """Whether the next batch is to be made by a thread while the network works on this one."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    @abstractmethod
+    def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of some samples.
+
+        Args:
+            indices: Which samples.
+            generator: Source of random augmentations; without one there are none.
+        """
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return input and target of one sample, without augmentation."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"There are {len(self)} samples; there is no {index}.")
+        inputs, targets = self.batch(torch.tensor([index % len(self)]))
+        return inputs[0], targets[0]
+
+    def all(self) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of all samples, for data that is small."""
+        return self.batch(torch.arange(len(self)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InMemory(AbstractDataset):
+    """Inputs and targets in memory, one row a sample.
+
+    Example:
+        >>> dataset = InMemory(inputs=torch.arange(6.0).reshape(3, 2), targets=torch.tensor([0, 1, 0]))
+        >>> dataset.batch(torch.tensor([2, 0]))
+        (tensor([[4., 5.],
+                [0., 1.]]), tensor([0, 0]))
+        >>> dataset[1]
+        (tensor([2., 3.]), tensor(1))
+    """
+
+    # What is in memory is there at once; a thread would only get in the way.
+    reads_ahead = False
+
+    inputs: Tensor
+    """(N, ...) in whatever dtype is compact."""
+    targets: Tensor
+    """(N, ...) what the network should answer."""
+    prepare: Callable[[Tensor, torch.Generator | None], Tensor] | None = None
+    """Turns a batch of rows into what the model takes; with a generator, it may augment."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.inputs.shape[0]
+
+    def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of some samples, augmented if there is a generator."""
+        inputs = self.inputs[indices]
+        if self.prepare is not None:
+            inputs = self.prepare(inputs, generator)
+        return inputs, self.targets[indices]
+
+    def subset(self, begin: int, end: int) -> InMemory:
+        """Return the samples from `begin` up to `end`."""
+        return InMemory(inputs=self.inputs[begin:end], targets=self.targets[begin:end], prepare=self.prepare)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Splits:
+    """What to learn from, what to choose by, and what to report on."""
+
+    train: MapDataset
+    """Samples to train on."""
+    validation: MapDataset
+    """Samples to choose by, evaluated during training."""
+    test: MapDataset
+    """Samples to report on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractDataConfig(ABC):
+    """Which data, and how much of it; one subclass for each data set."""
+
+    name: ClassVar[str]
+    """Name of the data set."""
+    task: ClassVar[AbstractTask]
+    """What a network is asked to do with it."""
+
+    @abstractmethod
+    def load(self) -> Splits:
+        """Return the data.
+
+        Raises:
+            InputError: It is not there, or damaged.
+        """
+
+
+def read_samples(dataset: MapDataset, indices: Tensor, *, seed: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of some samples of any map-style data set.
+
+    Args:
+        dataset: Where they are.
+        indices: Which samples.
+        seed: Seed of random augmentations; None for none, as far as the data set leaves that open.
+
+    Raises:
+        InputError: The samples of the data set are no pairs of an input and a target.
+    """
+    if isinstance(dataset, AbstractDataset):
+        return dataset.batch(indices, None if seed is None else torch.Generator().manual_seed(seed))
+    # A data set of somebody else draws its augmentations from the global generators: from a fixed place in them, so
+    # that a run that is resumed sees the same samples.
+    with _seeded(0 if seed is None else seed):
+        samples = [dataset[index] for index in indices.tolist()]
+        if any(not isinstance(sample, Sequence) or len(sample) != 2 for sample in samples):
+            raise InputError(f"data has samples that are no pairs of an input and a target ({type(dataset).__name__}).")
+        inputs, targets = data.default_collate(samples)
+    return inputs, targets
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of PyTorch (on the CPU) and of Python, and give them back as they were."""
+    state = random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            # Not torch.manual_seed, which would seed the GPUs too.
+            torch.default_generator.manual_seed(seed)
+            random.seed(seed)
+            yield
+    finally:
+        random.setstate(state)
+
+
+def hold_out(num_samples: int, num_validation: int, *, num_train: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return which samples to train on and which to validate on: a fixed random choice, each part in order.
+
+    Args:
+        num_samples: How many there are.
+        num_validation: How many to set apart.
+        num_train: How many of the others to keep; by default all.
+
+    Raises:
+        InputError: There are not as many.
+
+    Example:
+        >>> train, validation = hold_out(10, 3)
+        >>> len(train), len(validation), sorted([*train.tolist(), *validation.tolist()]) == list(range(10))
+        (7, 3, True)
+    """
+    wanted = 1 if num_train is None else num_train
+    if wanted < 1 or num_validation < 1 or wanted + num_validation > num_samples:
+        kept = "something to train on" if num_train is None else f"num_train ({num_train}) to train on"
+        raise InputError(
+            f"num_validation ({num_validation}) must be positive, and leave {kept}, of {num_samples} training samples."
+        )
+    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(0))
+    apart, rest = order[:num_validation], order[num_validation:]
+    return rest[: len(rest) if num_train is None else num_train].sort().values, apart.sort().values
+
+
+def check_seed(name: str, value: int) -> None:
+    """Check the seed of generated data.
+
+    Raises:
+        ValueError: The value is negative or too large for a generator.
+    """
+    check_count(name, value, minimum=0)
+    if value >= 2**63:
+        raise ValueError(f"{name} is {value}; it must be below 2**63.")

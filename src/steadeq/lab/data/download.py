@@ -1,0 +1,197 @@
+"""Files from the net: what arrived stays when a transfer ends early, and nothing counts before its checksum agrees."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import os
+import stat
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ..errors import InputError, RunError
+from . import checksums
+
+Progress = Callable[[str, int, int | None], None]
+"""Takes a name, how many bytes have arrived, and how many there are, if that is known."""
+
+_BLOCK = 1 << 16
+_TIMEOUT = 30.0
+"""Seconds of silence after which a server counts as gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """A file to fetch, and what becomes of it."""
+
+    url: str
+    """Address of the file."""
+    md5: str
+    """MD5 checksum of the file."""
+    target: str
+    """The path, below the folder of all data, of the file; or of the folder that the archive holds."""
+    is_archive: bool = False
+    """Whether the file is an archive that is to be unpacked."""
+
+    def obtain(self, folder: Path, progress: Progress | None = None) -> Path:
+        """Return the target, fetched and unpacked if it was not there.
+
+        Raises:
+            InputError: Something else is in its place.
+            RunError: The transfer failed; calling this again goes on where it ended.
+        """
+        target = folder / self.target
+        if not self.is_archive:
+            fetch(self.url, target, md5=self.md5, progress=progress)
+        elif not target.exists():
+            archive = folder / self.url.rpartition("/")[2]
+            fetch(self.url, archive, md5=self.md5, progress=progress)
+            unpack(archive, target)
+            archive.unlink()
+        return target
+
+
+def fetch(url: str, path: Path, *, md5: str, progress: Progress | None = None) -> None:
+    """Fetch a file, unless it is there.
+
+    What has arrived is kept in a file ending in .part, and a later call asks for the rest.
+
+    Args:
+        url: Address of the file.
+        path: Where it is put.
+        md5: MD5 checksum of the file.
+        progress: Function that is called now and then.
+
+    Raises:
+        InputError: Another file is there.
+        RunError: No network, a transfer that was cut off, a wrong checksum, or no space.
+    """
+    if path.exists():
+        if checksums.md5(path) != md5:
+            raise InputError(f"{path} is there and is not what {url} has (by MD5): move it away first.")
+        return
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _transfer(url, part, progress or _ignore)
+        found = checksums.md5(part)
+        if found != md5:
+            part.unlink()
+            raise RunError(f"What {url} sent has the MD5 checksum {found} instead of {md5}; it was deleted: try again.")
+        os.replace(part, path)
+    except OSError as error:
+        raise _disk_error(part, error) from error
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack the folder that an archive holds; it appears whole or not at all.
+
+    Args:
+        archive: Path of a zip file, by its suffix; or of a tar file, compressed or not.
+        target: Path of the folder; its last part is its name in the archive.
+
+    Raises:
+        InputError: This version of Python cannot unpack safely.
+        RunError: The archive is damaged, unsafe, or without that folder; or there is no space.
+    """
+    extract = _extract_zip if archive.suffix == ".zip" else _extract_tar
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
+            extract(archive, temporary)
+            inside = Path(temporary) / target.name
+            if not inside.is_dir():
+                raise RunError(f"{archive} does not hold a folder {target.name}.")
+            os.replace(inside, target)
+    except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error) as error:
+        reason = " ".join(str(error).split()).removesuffix(".")
+        raise RunError(f"{archive} cannot be unpacked: {reason}.") from error
+    except OSError as error:
+        raise _disk_error(target, error) from error
+
+
+def _extract_tar(archive: Path, folder: str) -> None:
+    if not hasattr(tarfile, "data_filter"):
+        raise InputError("Unpacking archives safely needs Python 3.10.12, 3.11.4 or a later one.")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+
+
+def _extract_zip(archive: Path, folder: str) -> None:
+    with zipfile.ZipFile(archive) as file:
+        for member in file.infolist():
+            # The module would put members from outside somewhere inside, and links as files: neither is data.
+            path = PurePosixPath(member.filename.replace("\\", "/"))
+            if path.is_absolute() or ".." in path.parts or stat.S_ISLNK(member.external_attr >> 16):
+                raise zipfile.BadZipFile(f"{member.filename!r} would be outside the folder, or is a link")
+            if member.flag_bits & 1:
+                raise zipfile.BadZipFile(f"{member.filename!r} is encrypted")
+        file.extractall(folder)
+
+
+def _transfer(url: str, part: Path, progress: Progress) -> None:
+    """Append to a file what it lacks.
+
+    Raises:
+        RunError: The network fails.
+        OSError: The disk does.
+    """
+    name = part.name.removesuffix(".part")
+    done = part.stat().st_size if part.exists() else 0
+    response = _request(url, done)
+    if response is None:
+        return
+    with response, part.open("ab") as file:
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            # The server cannot go on in the middle, and sends all of it.
+            file.truncate(done := 0)
+        length = response.headers.get("Content-Length", "")
+        total = done + int(length) if length.isdigit() else None
+        progress(name, done, total)
+        while block := _receive(response, url):
+            file.write(block)
+            done += len(block)
+            progress(name, done, total)
+        file.flush()
+        os.fsync(file.fileno())
+    if total is not None and done < total:
+        raise RunError(f"The transfer of {url} ended after {done} of {total} bytes; the same command gets the rest.")
+
+
+def _request(url: str, begin: int) -> http.client.HTTPResponse | None:
+    """Ask for a file from some byte on; return None if it has no more."""
+    headers = {"User-Agent": "steadeq"} | ({"Range": f"bytes={begin}-"} if begin else {})
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and begin:
+            return None
+        raise RunError(f"{url} cannot be fetched: the server says {error.code} {error.reason}.") from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise RunError(f"{url} cannot be reached: {str(reason).removesuffix('.')}.") from error
+
+
+def _receive(response: http.client.HTTPResponse, url: str) -> bytes:
+    # Errors of the network and of the disk are both OSError: they are told apart by where they occur.
+    try:
+        return response.read(_BLOCK)
+    except (OSError, http.client.HTTPException) as error:
+        reason = str(error).removesuffix(".") or type(error).__name__
+        raise RunError(f"The transfer of {url} broke off: {reason}; the same command gets the rest.") from error
+
+
+def _disk_error(path: Path, error: OSError) -> RunError:
+    hint = "; make room and repeat the command" if error.errno == errno.ENOSPC else ""
+    return RunError(f"{path} cannot be written: {error.strerror or error}{hint}.")
+
+
+def _ignore(name: str, done: int, total: int | None) -> None:
+    """Show nothing."""

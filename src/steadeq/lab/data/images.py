@@ -1,0 +1,156 @@
+"""Image files, decoded by Pillow, and the crops that classifiers train and are judged on."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Interpolation = Literal["bilinear", "bicubic"]
+
+MEAN = (0.485, 0.456, 0.406)
+"""Mean of each channel of ImageNet's training images, by which images of its kind are normalized."""
+STD = (0.229, 0.224, 0.225)
+"""Standard deviation of each channel of ImageNet's training images."""
+SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".gif", ".tif", ".tiff")
+
+
+class CorruptImageError(InputError):
+    """A file is there, and its content is no image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTransform:
+    """Crops an image to a square: at random with a seed, in its center without one.
+
+    At random: a part of random area and aspect ratio, resized, and mirrored half of the time (Szegedy et al. 2015).
+    Otherwise: the shorter side is resized, and the center is cut out.
+    """
+
+    size: int = 224
+    """Height and width of the square."""
+    resize: int = 256
+    """Length of the shorter side before the center is cut out."""
+    scale: tuple[float, float] = (0.08, 1.0)
+    """Least and largest part of the area."""
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """Least and largest width over height."""
+    interpolation: Interpolation = "bilinear"
+    """How images are resized."""
+    mirror: bool = True
+    """Whether half of the images are mirrored, if crops are random."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if not 1 <= self.size <= self.resize:
+            raise ValueError(f"size ({self.size}) must be at least 1 and at most resize ({self.resize}).")
+        if not 0 < self.scale[0] <= self.scale[1] <= 1 or not 0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError(
+                f"scale {self.scale} and ratio {self.ratio} must be positive and in order, scale at most 1."
+            )
+
+    def __call__(self, image: Image.Image, seed: int | None) -> Image.Image:
+        """Return the square.
+
+        Args:
+            image: The image in RGB.
+            seed: Seed that decides everything random, so that it is the same in every process.
+        """
+        return self._center(image) if seed is None else self._random(image, random.Random(seed))
+
+    def _center(self, image: Image.Image) -> Image.Image:
+        shorter = min(image.size)
+        width, height = (self.resize * side // shorter for side in image.size)
+        if image.size != (width, height):
+            image = image.resize((width, height), self._filter)
+        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+        return image.crop((left, top, left + self.size, top + self.size))
+
+    def _random(self, image: Image.Image, rng: random.Random) -> Image.Image:
+        from PIL.Image import Transpose
+
+        left, top, width, height = self._box(*image.size, rng)
+        box = (left, top, left + width, top + height)
+        result = image.resize((self.size, self.size), self._filter, box=box)
+        is_mirrored = rng.random() < 0.5 and self.mirror
+        return result.transpose(Transpose.FLIP_LEFT_RIGHT) if is_mirrored else result
+
+    def _box(self, width: int, height: int, rng: random.Random) -> tuple[int, int, int, int]:
+        """Return left, top, width and height of a random part."""
+        low, high = (math.log(value) for value in self.ratio)
+        for _ in range(10):
+            area = rng.uniform(*self.scale) * width * height
+            ratio = math.exp(rng.uniform(low, high))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                return rng.randint(0, width - w), rng.randint(0, height - h), w, h
+        # A long and narrow image: the largest part of an allowed ratio, in the center.
+        w = max(1, min(width, round(height * self.ratio[1])))
+        h = max(1, min(height, round(width / self.ratio[0])))
+        return (width - w) // 2, (height - h) // 2, w, h
+
+    @property
+    def _filter(self) -> Image.Resampling:
+        from PIL.Image import Resampling
+
+        return {"bilinear": Resampling.BILINEAR, "bicubic": Resampling.BICUBIC}[self.interpolation]
+
+
+def require_pillow() -> None:
+    """Do nothing if Pillow is there.
+
+    Raises:
+        InputError: It is not.
+    """
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError as error:
+        raise InputError("Reading image files needs Pillow: pip install 'steadeq[vision]'.") from error
+
+
+def decode(path: Path | str) -> Image.Image:
+    """Return an image file in its own mode.
+
+    Raises:
+        CorruptImageError: Its content is damaged, or no image.
+        InputError: The file cannot be read, or Pillow is missing.
+    """
+    require_pillow()
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except MemoryError:
+        raise
+    except UnidentifiedImageError as error:
+        raise CorruptImageError(f"{path} is damaged: it is no image that Pillow knows.") from error
+    except Exception as error:
+        # Only errors of the system have a number: a disk that fails says nothing about the image.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+        # Pillow's decoders raise many kinds of errors, from SyntaxError to struct.error.
+        reason = str(error).removesuffix(".") or type(error).__name__
+        raise CorruptImageError(f"{path} is damaged: {reason}.") from error
+
+
+def decode_rgb(path: Path | str) -> Image.Image:
+    """Return an image file in RGB, whatever its mode.
+
+    Raises:
+        CorruptImageError: Its content is damaged, or no image.
+        InputError: The file cannot be read, or Pillow is missing.
+    """
+    image = decode(path)
+    if image.mode == "P" and "transparency" in image.info:
+        # Otherwise Pillow warns: the colors of transparent pixels are kept this way too.
+        image = image.convert("RGBA")
+    return image if image.mode == "RGB" else image.convert("RGB")

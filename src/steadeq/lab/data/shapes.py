@@ -1,0 +1,120 @@
+"""Disks, squares and triangles: images to segment that are drawn from a seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..._internal.validation import check_count
+from ..tasks import Segmentation
+from .augmentation import Preparation
+from .dataset import AbstractDataConfig, InMemory, Splits, check_seed
+
+CLASSES = ("background", "disk", "square", "triangle")
+"""The classes of pixels, in the order of their labels."""
+MAX_SHAPES = 4
+"""The most shapes of an image, where a later one may cover others; there is at least one."""
+_MEAN, _STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+_CHUNK = 500
+"""Number of images that are drawn at once, to bound the memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shapes(AbstractDataConfig):
+    """Images of overlapping disks, squares and triangles, of random colors, on a noisy background of random texture.
+
+    Example:
+        >>> x, y = Shapes(num_train=8, num_validation=2, num_test=2).load().train[0]
+        >>> x.shape, y.shape, y.dtype
+        (torch.Size([3, 32, 32]), torch.Size([32, 32]), torch.int64)
+    """
+
+    name = "shapes"
+    task = Segmentation()
+
+    num_train: int = 2_000
+    """Images to train on."""
+    num_validation: int = 500
+    """Images to validate on."""
+    num_test: int = 500
+    """Images to test on."""
+    size: int = 32
+    """Height and width of the images."""
+    seed: int = 0
+    """Seed of the images; images to train on, to validate and to test on always differ."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name in ("num_train", "num_validation", "num_test"):
+            check_count(name, getattr(self, name))
+        check_count("size", self.size, minimum=8)
+        check_seed("seed", self.seed)
+
+    def load(self) -> Splits:
+        """Draw the images."""
+        generator = torch.Generator().manual_seed(self.seed)
+        counts = (self.num_train, self.num_validation, self.num_test)
+        train, validation, test = (self._draw_split(count, generator) for count in counts)
+        return Splits(train=train, validation=validation, test=test)
+
+    def _draw_split(self, count: int, generator: torch.Generator) -> InMemory:
+        chunks = [min(_CHUNK, count - begin) for begin in range(0, count, _CHUNK)]
+        images, labels = zip(*(draw(chunk, size=self.size, generator=generator) for chunk in chunks), strict=True)
+        return InMemory(inputs=torch.cat(images), targets=torch.cat(labels), prepare=Preparation(mean=_MEAN, std=_STD))
+
+
+def draw(count: int, *, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw images and the labels of their pixels.
+
+    Args:
+        count: Number of images.
+        size: Height and width of the images.
+        generator: Source of everything random.
+
+    Returns:
+        (count, 3, size, size) uint8 images and (count, size, size) int64 labels.
+    """
+    # A coarse random picture, enlarged, is a smooth texture.
+    coarse = 0.3 + 0.4 * torch.rand(count, 3, 4, 4, generator=generator)
+    images = F.interpolate(coarse, size=(size, size), mode="bilinear", align_corners=False)
+    labels = torch.zeros(count, size, size, dtype=torch.int64)
+    # Centers of the pixels, between -1 and 1.
+    grid = (2 * torch.arange(size) + 1) / size - 1
+    num_shapes = torch.randint(1, MAX_SHAPES + 1, (count,), generator=generator)
+    for layer in range(MAX_SHAPES):
+        kind = torch.randint(1, len(CLASSES), (count,), generator=generator)
+        center_y, center_x = 1.6 * torch.rand(2, count, 1, 1, generator=generator) - 0.8
+        radius = 0.35 + 0.35 * torch.rand(count, 1, 1, generator=generator)
+        angle = 2 * math.pi * torch.rand(count, 1, 1, generator=generator)
+        color = torch.rand(count, 3, 1, 1, generator=generator)
+        y, x = grid[:, None] - center_y, grid - center_x
+        covers = _covers(x, y, radius=radius, angle=angle, kind=kind) & (layer < num_shapes)[:, None, None]
+        images = torch.where(covers[:, None], color, images)
+        labels = torch.where(covers, kind[:, None, None], labels)
+    images = images + 0.08 * torch.randn(images.shape, generator=generator)
+    return (255 * images).round().clamp(0, 255).to(torch.uint8), labels
+
+
+def _covers(x: Tensor, y: Tensor, *, radius: Tensor, angle: Tensor, kind: Tensor) -> Tensor:
+    """Return which pixels a shape covers; radius is that of its circumscribed circle.
+
+    Args:
+        x: Horizontal distance of the pixels from the center.
+        y: Vertical distance of the pixels from the center.
+        radius: Distance of the corners from the center.
+        angle: Angle by which the shape is turned, in radians.
+        kind: Label of the shape.
+    """
+    disk = x.square() + y.square() <= (0.8 * radius).square()
+
+    def polygon(num_sides: int) -> Tensor:
+        directions = [angle + 2 * math.pi * side / num_sides for side in range(num_sides)]
+        height = radius * math.cos(math.pi / num_sides)
+        return torch.stack([x * turn.cos() + y * turn.sin() <= height for turn in directions]).all(dim=0)
+
+    # In the order of their labels.
+    return torch.stack([disk, polygon(4), polygon(3)])[kind - 1, torch.arange(len(kind))]

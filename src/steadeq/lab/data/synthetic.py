@@ -1,0 +1,80 @@
+"""The one-dimensional regression of the synthetic study (section 5.1, appendix A.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..._internal.validation import check_choice, check_not_negative, check_positive
+from ..tasks import Regression
+from .dataset import AbstractDataConfig, InMemory, Splits, check_seed
+
+NUM_TRAIN = 4096
+NUM_VALIDATION = 1000
+NOISE = 0.05
+"""Standard deviation of the noise. Paper: "N(0, 0.05)", which may also be a variance."""
+RADIUS = 1.0
+"""Inputs are uniform on [-RADIUS, RADIUS]. Paper: does not say."""
+
+Variant = Literal["main-text", "appendix"]
+
+
+def target(x: Tensor, variant: Variant = "main-text") -> Tensor:
+    """Return h(x) = 3/2 x³ + x² ∓ 5x + 2 sin(x) - 3.
+
+    Args:
+        x: The inputs.
+        variant: The sign of 5x: minus in the main text of the paper, plus in its appendix.
+
+    Example:
+        >>> target(torch.tensor(0.0))
+        tensor(-3.)
+    """
+    slope = {"main-text": -5.0, "appendix": 5.0}[variant]
+    return 1.5 * x**3 + x**2 + slope * x + 2 * torch.sin(x) - 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic(AbstractDataConfig):
+    """Noisy values of a cubic with a wave: 4096 to train on, 1000 to validate and 1000 to test.
+
+    Example:
+        >>> splits = Synthetic().load()
+        >>> len(splits.train), len(splits.validation)
+        (4096, 1000)
+    """
+
+    name = "synthetic"
+    task = Regression()
+
+    variant: Variant = "main-text"
+    """Which of the paper's two functions: that of its main text, with -5x, or that of its appendix, with +5x."""
+    noise: float = NOISE
+    """Standard deviation of the noise."""
+    radius: float = RADIUS
+    """Inputs are uniform on [-radius, radius]."""
+    seed: int = 0
+    """Seed of inputs and noise."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_choice("variant", self.variant, get_args(Variant))
+        check_not_negative("noise", self.noise)
+        check_positive("radius", self.radius)
+        check_seed("seed", self.seed)
+
+    def load(self) -> Splits:
+        """Draw the data."""
+        generator = torch.Generator().manual_seed(self.seed)
+        num_samples = NUM_TRAIN + 2 * NUM_VALIDATION
+        x = (2 * torch.rand(num_samples, 1, generator=generator) - 1) * self.radius
+        y = target(x, self.variant) + self.noise * torch.randn(num_samples, 1, generator=generator)
+        samples = InMemory(inputs=x, targets=y)
+        return Splits(
+            train=samples.subset(0, NUM_TRAIN),
+            validation=samples.subset(NUM_TRAIN, NUM_TRAIN + NUM_VALIDATION),
+            test=samples.subset(NUM_TRAIN + NUM_VALIDATION, num_samples),
+        )

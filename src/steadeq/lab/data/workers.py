@@ -1,0 +1,104 @@
+"""Processes that share the work on a batch."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+import torch
+
+from ..._internal.validation import check_count
+from ..errors import RunError
+from ..signals import interrupts_held_back, leave_interrupts_to_parent
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
+
+
+class Workers:
+    """A number of processes, started when there is first something to do and ended with this one.
+
+    They are spawned, not forked, as threads and CUDA do not survive a fork: scripts that use them need
+    `if __name__ == "__main__":`. A copy made by pickle starts processes of its own.
+
+    Args:
+        num_workers: Number of processes; 0 for none, so that all is done in this process.
+    """
+
+    def __init__(self, num_workers: int = 0) -> None:
+        check_count("num_workers", num_workers, minimum=0)
+        self.num_workers = num_workers
+        self._executor: ProcessPoolExecutor | None = None
+        self._has_worked = False
+
+    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Return the results of a function for all tasks, in order; the function must be one of a module.
+
+        If processes were killed, as the system does when memory is short or a job is told to end, this process does
+        the work, and the next call starts new ones.
+
+        Raises:
+            RunError: The processes cannot start.
+        """
+        if not self.num_workers:
+            return [function(task) for task in tasks]
+        # Some parts for each process, so that slow images even out.
+        chunk = max(1, len(tasks) // (4 * self.num_workers))
+        try:
+            with interrupts_held_back():
+                # Processes start here.
+                promises = self._start().map(function, tasks, chunksize=chunk)
+            results = list(promises)
+        except BrokenProcessPool as error:
+            self.close()
+            if not self._has_worked:
+                raise RunError(
+                    "The worker processes ended before they did anything: a script that uses them must keep what it "
+                    'runs under `if __name__ == "__main__":`; num_workers=0 does without them.'
+                ) from error
+            logger.warning("A worker process was killed; its batch is decoded in the main process.")
+            return [function(task) for task in tasks]
+        self._has_worked = True
+        return results
+
+    def close(self) -> None:
+        """End the processes; the next call of `map` starts new ones."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+            self._executor = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"num_workers": self.num_workers, "_executor": None, "_has_worked": False}
+
+    def _start(self) -> ProcessPoolExecutor:
+        if self._executor is None:
+            self._executor = ProcessPoolExecutor(
+                self.num_workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
+            )
+        return self._executor
+
+
+def _begin() -> None:
+    """Prepare a new process."""
+    leave_interrupts_to_parent()
+    # Photographs often have EXIF data that nobody needs and Pillow warns about.
+    warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning)
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it was killed, which an executor does not notice."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)

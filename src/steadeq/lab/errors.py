@@ -1,0 +1,23 @@
+"""What a command says when it cannot go on: one sentence each, told apart by what the user can do about it."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """What was asked for does not exist or makes no sense; nothing was written. Commands exit with 2."""
+
+
+class RunError(RuntimeError):
+    """A run had to stop, and what it had saved before is intact. Commands exit with 1."""
+
+
+class Diverged(RunError):
+    """A run made steps that were not finite, one after another."""
+
+
+class Interrupted(Exception):
+    """A run was asked to stop and has saved its state. Commands exit with 130."""
+
+
+class HelpShown(Exception):
+    """The help of a command was asked for, and printed. Commands exit with 0."""

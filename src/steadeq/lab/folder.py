@@ -1,0 +1,131 @@
+"""The folder of a run as its trainer writes it: config.json, environment.json, metrics.jsonl and checkpoints."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from .. import __version__
+from .config import TrainConfig
+from .errors import InputError
+from .runs import Session, sessions_from_json, sessions_to_json
+from .serialization import config_from_json, config_to_json
+from .checkpoint import CheckpointFolder
+from .files import write_atomically
+
+
+class RunFolder:
+    """A run's folder, for who trains in it; `steadeq.lab.runs.RunRecord` is what it says to who reads it.
+
+    Args:
+        path: Where the folder is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics_path = path / "metrics.jsonl"
+
+    @classmethod
+    def create(cls, path: Path, config: TrainConfig) -> RunFolder:
+        """Make the folder of a new run.
+
+        Raises:
+            InputError: There is something already, or the folder cannot be written.
+        """
+        folder = cls(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            hint = "add --resume to continue it, or " if folder.exists() else ""
+            raise InputError(f"{path} exists already; {hint}name another folder with --out.")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "config.json", config_to_json(config), is_new=True)
+        except FileExistsError as error:
+            raise InputError(f"{path} was made by another process just now; name another folder with --out.") from error
+        except OSError as error:
+            raise InputError(f"The run's folder {path} cannot be written: {error.strerror}.") from error
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Return the folder of a run that exists.
+
+        Raises:
+            InputError: There is none.
+        """
+        folder = cls(path)
+        if not folder.exists():
+            what = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "does not exist"
+            raise InputError(f"{path} is not a run: it {what}.")
+        return folder
+
+    def exists(self) -> bool:
+        """Return whether the folder holds a run."""
+        return (self.path / "config.json").is_file()
+
+    def config(self, *, recipe: str | None = None) -> TrainConfig:
+        """Return the run's config.
+
+        Args:
+            recipe: The recipe of the run, if its classes are not part of this package; see `config_from_json`.
+
+        Raises:
+            InputError: It is damaged, or needs the recipe.
+        """
+        path = self.path / "config.json"
+        try:
+            return config_from_json(path.read_text(), recipe=recipe)
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise InputError(f"{path} cannot be used: {error}") from error
+
+    def checkpoints(self, *, keep: int = 2) -> CheckpointFolder:
+        """Return the run's checkpoints."""
+        return CheckpointFolder(self.path / "checkpoints", keep=keep)
+
+    def record_environment(self, *, device: str, world_size: int) -> None:
+        """Note in environment.json with what the run is made; each session adds its own."""
+        path = self.path / "environment.json"
+        try:
+            sessions = sessions_from_json(path.read_text())
+        except (OSError, ValueError):
+            sessions = ()
+        session = Session(
+            started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            steadeq=__version__,
+            torch=torch.__version__,
+            python=platform.python_version(),
+            system=f"{platform.system()} {platform.machine()}",
+            processors=os.cpu_count(),
+            threads=torch.get_num_threads(),
+            device=torch.cuda.get_device_name() if device.startswith("cuda") else device,
+            processes=world_size,
+            arguments=tuple(sys.argv[1:]),
+        )
+        write_atomically(path, sessions_to_json([*sessions, session]))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from training in the same folder; the lock dies with the process.
+
+        Raises:
+            InputError: One does already.
+        """
+        try:
+            file = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise InputError(f"The run's folder {self.path} cannot be written: {error.strerror}.") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InputError(f"Another process is training in {self.path}.") from error
+            yield

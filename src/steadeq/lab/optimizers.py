@@ -1,0 +1,121 @@
+"""Optimizers and their learning rates."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from .._internal.validation import check_count, check_not_negative, check_positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractOptimizer(ABC):
+    """How parameters move; one subclass for each method."""
+
+    learning_rate: float = 1e-3
+    """Learning rate at its highest."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """How the learning rate falls after the warm-up."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises linearly from zero."""
+    min_learning_rate: float = 0.0
+    """Learning rate at the end of the cosine."""
+    weight_decay: float = 0.0
+    """L2 penalty on the parameters (decoupled in AdamW)."""
+    max_grad_norm: float | None = None
+    """Gradients with a larger norm are scaled down to it."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_positive("learning_rate", self.learning_rate)
+        check_count("warmup_steps", self.warmup_steps, minimum=0)
+        check_not_negative("min_learning_rate", self.min_learning_rate)
+        check_not_negative("weight_decay", self.weight_decay)
+        if self.max_grad_norm is not None:
+            check_positive("max_grad_norm", self.max_grad_norm)
+
+    @abstractmethod
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer; its learning rate is set at each step."""
+
+    def rate(self, step: int, num_steps: int) -> float:
+        """Return the learning rate of a step (counted from 0), in closed form.
+
+        The cosine runs over the whole of training, warm-up included, as in the official runs.
+
+        Example:
+            >>> optimizer = Adam(learning_rate=1.0, warmup_steps=10)
+            >>> optimizer.rate(4, 100), round(optimizer.rate(50, 100), 3)
+            (0.5, 0.5)
+        """
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return self.learning_rate
+        fraction = (1 + math.cos(math.pi * step / num_steps)) / 2
+        return self.min_learning_rate + fraction * (self.learning_rate - self.min_learning_rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(AbstractOptimizer):
+    """Adam (Kingma and Ba, 2015)."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the running means of the gradient and of its square."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas is {self.betas}; both must be in [0, 1).")
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer."""
+        return torch.optim.Adam(
+            parameters, lr=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer."""
+        return torch.optim.AdamW(
+            parameters, lr=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(AbstractOptimizer):
+    """Stochastic gradient descent with momentum."""
+
+    momentum: float = 0.9
+    """Share of the last update that goes into the next."""
+    nesterov: bool = False
+    """Whether to use Nesterov's momentum, which looks ahead."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum}; it must be in [0, 1).")
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov is True; it needs some momentum.")
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer."""
+        return torch.optim.SGD(
+            parameters,
+            lr=self.learning_rate,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+        )

@@ -1,0 +1,187 @@
+"""CIFAR-10 (section 5.3, Table 2, appendix A.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...adjoints import Implicit
+from ...jacobian import JacobianRegularizer
+from ...jacobian.schedules import StopAfter
+from ...models import preset
+from ...solvers import GMRES, Anderson, Broyden
+from ..config import LogConfig, LoopConfig, RandomBudget, TrainConfig, WarmupConfig
+from ..data import Cifar10
+from ..optimizers import SGD, Adam
+from .registry import recipe
+
+# On a laptop
+
+
+@recipe("cifar10-mdeq-cpu", scale="cpu")
+def cifar10_mdeq_cpu() -> TrainConfig:
+    """A part of CIFAR-10 with two small scales, without regularization, at a generous budget."""
+    return TrainConfig(
+        recipe="",
+        model=preset("mdeq/cifar10-cpu"),
+        data=Cifar10(num_train=8_000, num_validation=2_000),
+        optimizer=Adam(learning_rate=1.5e-3),
+        solver=Anderson(max_evals=12, tol=1e-3),
+        adjoint=Implicit(GMRES(max_evals=12, tol=1e-4)),
+        regularizer=JacobianRegularizer(weight=0.0, probability=0.3),
+        loop=LoopConfig(num_epochs=6, batch_size=32),
+        log=LogConfig(spectrum_samples=8),
+    )
+
+
+@recipe("cifar10-mdeq-cpu-jr", scale="cpu")
+def cifar10_mdeq_cpu_jr() -> TrainConfig:
+    """The same at half the budget, with Jacobian regularization."""
+    base = cifar10_mdeq_cpu().with_max_evals(6)
+    return replace(
+        base,
+        optimizer=replace(base.optimizer, learning_rate=3e-3),
+        regularizer=replace(base.regularizer, weight=0.3),
+    )
+
+
+@recipe("cifar10-mdeq-cpu-long", scale="cpu")
+def cifar10_mdeq_cpu_long() -> TrainConfig:
+    """All of CIFAR-10 with wider scales, without regularization, for some hours."""
+    return replace(
+        cifar10_mdeq_cpu(),
+        model=replace(preset("mdeq/cifar10-cpu"), channels=(32, 64)),
+        data=Cifar10(),
+        loop=LoopConfig(num_epochs=12, batch_size=50),
+        log=LogConfig(every=10, spectrum_samples=8, checkpoint_every=50),
+    )
+
+
+@recipe("cifar10-mdeq-cpu-long-jr", scale="cpu")
+def cifar10_mdeq_cpu_long_jr() -> TrainConfig:
+    """The same at half the budget, with Jacobian regularization."""
+    base = cifar10_mdeq_cpu_long().with_max_evals(6)
+    return replace(base, regularizer=replace(base.regularizer, weight=0.3))
+
+
+@recipe("cifar10-monotone-cpu", scale="cpu")
+def cifar10_monotone_cpu() -> TrainConfig:
+    """A part of CIFAR-10 with a monotone DEQ that trains about as long as cifar10-mdeq-cpu."""
+    # A sixth of the parameters, as it works on images of full size (in the paper it is a tenth).
+    return replace(cifar10_mdeq_cpu(), model=replace(preset("monotone/cifar10"), channels=16))
+
+
+@recipe("cifar10-resnet-cpu", scale="cpu")
+def cifar10_resnet_cpu() -> TrainConfig:
+    """A part of CIFAR-10 with an explicit network as small as that of cifar10-mdeq-cpu."""
+    base = cifar10_mdeq_cpu()
+    return replace(base, model=preset("resnet/cpu"), optimizer=replace(base.optimizer, learning_rate=3e-3))
+
+
+# At the scale of the paper
+
+
+@recipe("cifar10-mdeq-tiny", scale="paper")
+def cifar10_mdeq_tiny() -> TrainConfig:
+    """Tiny MDEQ on CIFAR-10 with the hyper-parameters of the official code."""
+    base = cifar10_mdeq()
+    return replace(
+        base,
+        model=preset("mdeq/cifar10-tiny"),
+        data=Cifar10(augment=False),
+        optimizer=replace(base.optimizer, weight_decay=2.5e-6),
+        warmup=WarmupConfig(num_steps=3_000, depth=10),
+        loop=LoopConfig(num_epochs=50, batch_size=128),
+    )
+
+
+@recipe("cifar10-mdeq-tiny-jr", scale="paper")
+def cifar10_mdeq_tiny_jr() -> TrainConfig:
+    """The same at half the budget, with Jacobian regularization as in the official code for the large model."""
+    return _with_official_penalty(cifar10_mdeq_tiny())
+
+
+@recipe("cifar10-mdeq", scale="paper")
+def cifar10_mdeq() -> TrainConfig:
+    """MDEQ on CIFAR-10 with the hyper-parameters of the official code, without regularization."""
+    return TrainConfig(
+        recipe="",
+        model=preset("mdeq/cifar10"),
+        data=Cifar10(),
+        optimizer=Adam(learning_rate=1e-3, min_learning_rate=1e-6),
+        solver=Broyden(max_evals=18, tol=1e-3),
+        adjoint=Implicit(Broyden(max_evals=20, tol=1e-3)),
+        warmup=WarmupConfig(num_steps=20_000, depth=10),
+        loop=LoopConfig(num_epochs=220, batch_size=128),
+        log=LogConfig(every=50, checkpoint_every=1_000),
+    )
+
+
+@recipe("cifar10-mdeq-jr", scale="paper")
+def cifar10_mdeq_jr() -> TrainConfig:
+    """MDEQ on CIFAR-10 with Jacobian regularization and the hyper-parameters of the official code."""
+    base = _with_official_penalty(cifar10_mdeq())
+    return replace(
+        base,
+        model=preset("mdeq/cifar10-jr"),
+        warmup=WarmupConfig(num_steps=16_000, depth=8),
+        loop=replace(base.loop, batch_size=96),
+    )
+
+
+@recipe("cifar10-mdeq-jr-paper", scale="paper")
+def cifar10_mdeq_jr_paper() -> TrainConfig:
+    """MDEQ on CIFAR-10 with Jacobian regularization and the hyper-parameters that the paper prints."""
+    return TrainConfig(
+        recipe="",
+        model=replace(preset("mdeq/cifar10-jr"), dropout=0.25),
+        data=Cifar10(),
+        optimizer=Adam(learning_rate=1e-3),
+        solver=Broyden(max_evals=7, tol=1e-3),
+        eval_solver=Broyden(max_evals=6, tol=1e-3),
+        adjoint=Implicit(Broyden(max_evals=8, tol=1e-4)),
+        regularizer=JacobianRegularizer(weight=0.5, probability=0.05, probe="gaussian"),
+        loop=LoopConfig(num_epochs=200, batch_size=96),
+        log=LogConfig(every=50, checkpoint_every=1_000),
+    )
+
+
+@recipe("cifar10-resnet18", scale="paper")
+def cifar10_resnet18() -> TrainConfig:
+    """ResNet-18 on CIFAR-10 with the usual hyper-parameters; the paper prints none."""
+    return TrainConfig(
+        recipe="",
+        model=replace(preset("resnet/18"), stem="cifar"),
+        data=Cifar10(),
+        optimizer=SGD(learning_rate=0.1, weight_decay=5e-4, momentum=0.9, nesterov=True),
+        loop=LoopConfig(num_epochs=200, batch_size=128),
+        log=LogConfig(every=50, checkpoint_every=1_000),
+    )
+
+
+@recipe("cifar10-resnet101", scale="paper")
+def cifar10_resnet101() -> TrainConfig:
+    """ResNet-101 in the same way."""
+    return replace(cifar10_resnet18(), model=replace(preset("resnet/101"), stem="cifar"))
+
+
+@recipe("cifar10-densenet121", scale="paper")
+def cifar10_densenet121() -> TrainConfig:
+    """DenseNet-121 in the same way."""
+    return replace(cifar10_resnet18(), model=replace(preset("densenet/121"), stem="cifar"))
+
+
+def _with_official_penalty(config: TrainConfig) -> TrainConfig:
+    """Return a config with the penalty of the official run on CIFAR-10: weak, rare, and stopped at epoch 90 of 220."""
+    return replace(
+        config,
+        solver=Broyden(max_evals=8, tol=1e-3),
+        budget=RandomBudget(low=-2, high=1, when="penalized"),
+        adjoint=Implicit(Broyden(max_evals=7, tol=1e-3)),
+        regularizer=JacobianRegularizer(
+            weight=0.4,
+            probability=0.02,
+            num_probes=2,
+            probe="gaussian",
+            schedule=StopAfter(epoch=90 * config.loop.num_epochs // 220),
+        ),
+    )

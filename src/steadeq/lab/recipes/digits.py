@@ -1,0 +1,42 @@
+"""Handwritten digits with a small convolutional DEQ: the quickest real task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...adjoints import Implicit
+from ...jacobian import JacobianRegularizer
+from ...models import preset
+from ...solvers import GMRES, Anderson
+from ..config import LoopConfig, TrainConfig
+from ..data import Digits
+from ..optimizers import Adam
+from .registry import recipe
+
+
+@recipe("digits", scale="cpu")
+def digits() -> TrainConfig:
+    """Handwritten digits of 8 by 8 pixels, without regularization, at a generous budget."""
+    return TrainConfig(
+        recipe="",
+        model=preset("conv/digits"),
+        data=Digits(),
+        optimizer=Adam(learning_rate=3e-3),
+        solver=Anderson(max_evals=18, tol=1e-3),
+        adjoint=Implicit(GMRES(max_evals=18, tol=1e-4)),
+        regularizer=JacobianRegularizer(weight=0.0, probability=0.4),
+        loop=LoopConfig(num_epochs=16, batch_size=57),
+    )
+
+
+@recipe("digits-small-budget", scale="cpu")
+def digits_small_budget() -> TrainConfig:
+    """The same at a third of the budget, still without regularization."""
+    return digits().with_max_evals(6)
+
+
+@recipe("digits-jr", scale="cpu")
+def digits_jr() -> TrainConfig:
+    """The same at a third of the budget, with Jacobian regularization."""
+    base = digits_small_budget()
+    return replace(base, regularizer=replace(base.regularizer, weight=2.0))

@@ -1,0 +1,28 @@
+"""Fashion-MNIST on a laptop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...models import preset
+from ..config import TrainConfig
+from ..data import FashionMnist
+from .cifar10 import cifar10_mdeq_cpu
+from .registry import recipe
+
+
+@recipe("fashion-mnist-mdeq-cpu", scale="cpu")
+def fashion_mnist_mdeq_cpu() -> TrainConfig:
+    """A part of Fashion-MNIST with two small scales, without regularization, at a generous budget."""
+    return replace(
+        cifar10_mdeq_cpu(),
+        model=replace(preset("mdeq/cifar10-cpu"), image_channels=1),
+        data=FashionMnist(num_train=8_000, num_validation=2_000),
+    )
+
+
+@recipe("fashion-mnist-mdeq-cpu-jr", scale="cpu")
+def fashion_mnist_mdeq_cpu_jr() -> TrainConfig:
+    """The same at half the budget, with Jacobian regularization."""
+    base = fashion_mnist_mdeq_cpu().with_max_evals(6)
+    return replace(base, regularizer=replace(base.regularizer, weight=0.3))

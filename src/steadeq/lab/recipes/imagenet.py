@@ -1,0 +1,93 @@
+"""ImageNet at the scale of the paper (section 5.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...adjoints import Implicit
+from ...jacobian import JacobianRegularizer
+from ...jacobian.schedules import Increments, Linear
+from ...models import preset
+from ...solvers import Broyden
+from ..config import LogConfig, LoopConfig, RandomBudget, TrainConfig, WarmupConfig
+from ..data import ImageNet
+from ..optimizers import SGD
+from .registry import recipe
+
+
+@recipe("imagenet-mdeq-small", scale="paper")
+def imagenet_mdeq_small() -> TrainConfig:
+    """Small MDEQ on ImageNet with the hyper-parameters of the official code, without regularization."""
+    return TrainConfig(
+        recipe="",
+        model=preset("mdeq/imagenet-small"),
+        data=ImageNet(),
+        optimizer=SGD(learning_rate=0.05, min_learning_rate=1e-6, weight_decay=5e-5, momentum=0.9, nesterov=True),
+        # The official stopping rule never triggers at this size: all evaluations are spent.
+        solver=Broyden(max_evals=26, tol=0.0),
+        adjoint=Implicit(Broyden(max_evals=27, tol=0.0)),
+        warmup=WarmupConfig(num_steps=510_000, depth=5),
+        loop=LoopConfig(num_epochs=100, batch_size=128),
+        log=LogConfig(every=100, checkpoint_every=2_000, eval_batch_size=128),
+    )
+
+
+@recipe("imagenet-mdeq-small-jr", scale="paper")
+def imagenet_mdeq_small_jr() -> TrainConfig:
+    """The same with Jacobian regularization, at half the budget."""
+    base = _with_official_penalty(imagenet_mdeq_small(), weight=2.5)
+    return replace(
+        base,
+        model=preset("mdeq/imagenet-small-jr"),
+        optimizer=replace(base.optimizer, learning_rate=0.04, weight_decay=2e-5),
+    )
+
+
+@recipe("imagenet-mdeq-small-jr-paper", scale="paper")
+def imagenet_mdeq_small_jr_paper() -> TrainConfig:
+    """Small MDEQ on ImageNet with Jacobian regularization and the hyper-parameters that the paper prints."""
+    base = imagenet_mdeq_small()
+    return replace(
+        base,
+        model=preset("mdeq/imagenet-small-jr"),
+        optimizer=replace(base.optimizer, min_learning_rate=0.0),
+        solver=Broyden(max_evals=14, tol=1e-3),
+        adjoint=Implicit(Broyden(max_evals=14, tol=1e-4)),
+        regularizer=JacobianRegularizer(weight=2.0, probability=0.1, probe="gaussian", schedule=Linear(end=3.0)),
+        warmup=WarmupConfig(),
+        loop=LoopConfig(num_epochs=120, batch_size=112),
+    )
+
+
+@recipe("imagenet-mdeq-large", scale="paper")
+def imagenet_mdeq_large() -> TrainConfig:
+    """Large MDEQ on ImageNet with the hyper-parameters of the official code, without regularization."""
+    base = imagenet_mdeq_small()
+    return replace(
+        base,
+        model=preset("mdeq/imagenet-large"),
+        optimizer=replace(base.optimizer, weight_decay=1e-4),
+        warmup=WarmupConfig(num_steps=510_000, depth=4),
+    )
+
+
+@recipe("imagenet-mdeq-large-jr", scale="paper")
+def imagenet_mdeq_large_jr() -> TrainConfig:
+    """The same with Jacobian regularization, at half the budget."""
+    return replace(_with_official_penalty(imagenet_mdeq_large(), weight=3.0), model=preset("mdeq/imagenet-large-jr"))
+
+
+def _with_official_penalty(config: TrainConfig, *, weight: float) -> TrainConfig:
+    """Return a config with the penalty of the official runs on ImageNet, which grows slowly after the warm-up."""
+    return replace(
+        config.with_max_evals(14),
+        budget=RandomBudget(low=-2, high=1, when="penalized"),
+        regularizer=JacobianRegularizer(
+            weight=weight,
+            probability=0.08,
+            num_probes=2,
+            probe="gaussian",
+            schedule=Increments(increment=0.1, every=50_000, begin=config.warmup.num_steps),
+        ),
+        warmup=replace(config.warmup, regularizer_weight=0.03),
+    )

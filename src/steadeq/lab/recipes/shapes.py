@@ -1,0 +1,37 @@
+"""Disks, squares and triangles to segment: multiscale DEQs for every pixel, on a laptop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...adjoints import Implicit
+from ...jacobian import JacobianRegularizer
+from ...models import MDEQSegmenter
+from ...solvers import GMRES, Anderson
+from ..config import LogConfig, LoopConfig, TrainConfig
+from ..data import Shapes
+from ..optimizers import Adam
+from .registry import recipe
+
+
+@recipe("shapes-mdeq-cpu", scale="cpu")
+def shapes_mdeq_cpu() -> TrainConfig:
+    """Shapes to segment with two small scales, without regularization, at a generous budget."""
+    return TrainConfig(
+        recipe="",
+        model=MDEQSegmenter.Config(channels=(16, 32), num_downsamplings=1, num_classes=4, expansion=2, groups=4),
+        data=Shapes(),
+        optimizer=Adam(learning_rate=3e-3),
+        solver=Anderson(max_evals=12, tol=1e-3),
+        adjoint=Implicit(GMRES(max_evals=12, tol=1e-4)),
+        regularizer=JacobianRegularizer(weight=0.0, probability=0.3),
+        loop=LoopConfig(num_epochs=6, batch_size=20),
+        log=LogConfig(spectrum_samples=8),
+    )
+
+
+@recipe("shapes-mdeq-cpu-jr", scale="cpu")
+def shapes_mdeq_cpu_jr() -> TrainConfig:
+    """The same at half the budget, with Jacobian regularization."""
+    base = shapes_mdeq_cpu().with_max_evals(6)
+    return replace(base, regularizer=replace(base.regularizer, weight=0.3))

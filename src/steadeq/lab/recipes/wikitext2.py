@@ -1,0 +1,109 @@
+"""WikiText-2 at the scale of a laptop: small twins of the paper's models for WikiText-103."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...adjoints import Implicit
+from ...jacobian import JacobianRegularizer
+from ...jacobian.schedules import Linear
+from ...models import preset
+from ...solvers import GMRES, Anderson
+from ..config import LogConfig, LoopConfig, TrainConfig, WarmupConfig
+from ..data import WikiText2
+from ..optimizers import Adam
+from .registry import recipe
+
+_SMALL = 12
+"""The paper's budget for regularized models; all others have 30."""
+
+
+@recipe("wikitext2-deq-post-cpu", scale="cpu")
+def wikitext2_deq_post_cpu() -> TrainConfig:
+    """A part of WikiText-2 with a small post-LN DEQ-Transformer, without regularization, at a generous budget."""
+    return TrainConfig(
+        recipe="",
+        model=preset("deq-transformer/wt2-cpu"),
+        data=WikiText2(length=64, max_validation=40_000, max_test=60_000),
+        optimizer=Adam(learning_rate=2e-3, warmup_steps=50, max_grad_norm=0.25),
+        solver=Anderson(max_evals=30, tol=1e-3),
+        adjoint=Implicit(GMRES(max_evals=30, tol=1e-3)),
+        warmup=WarmupConfig(num_steps=50, depth=3),
+        loop=LoopConfig(num_steps=1_000, batch_size=16),
+        log=LogConfig(eval_every=200, eval_batch_size=16, spectrum_samples=4, checkpoint_every=100),
+    )
+
+
+@recipe("wikitext2-deq-early-stopped-cpu", scale="cpu")
+def wikitext2_deq_early_stopped_cpu() -> TrainConfig:
+    """The same, hard-stopped at 12 evaluations whenever it is evaluated."""
+    base = wikitext2_deq_post_cpu()
+    return replace(base, eval_solver=replace(base.solver, max_evals=_SMALL))
+
+
+@recipe("wikitext2-deq-post-small-budget-cpu", scale="cpu")
+def wikitext2_deq_post_small_budget_cpu() -> TrainConfig:
+    """The same, trained with 12 evaluations, without regularization."""
+    return wikitext2_deq_post_cpu().with_max_evals(_SMALL)
+
+
+@recipe("wikitext2-deq-post-jr-cpu", scale="cpu")
+def wikitext2_deq_post_jr_cpu() -> TrainConfig:
+    """The same with 12 evaluations and Jacobian regularization."""
+    return replace(
+        wikitext2_deq_post_cpu().with_max_evals(_SMALL),
+        regularizer=JacobianRegularizer(weight=0.4, probability=0.4),
+    )
+
+
+@recipe("wikitext2-deq-post-jr-linear-cpu", scale="cpu")
+def wikitext2_deq_post_jr_linear_cpu() -> TrainConfig:
+    """The same with a weight of the penalty that grows in training."""
+    base = wikitext2_deq_post_jr_cpu()
+    return replace(base, regularizer=replace(base.regularizer, weight=0.1, schedule=Linear(end=0.7)))
+
+
+@recipe("wikitext2-deq-post-no-weight-norm-cpu", scale="cpu")
+def wikitext2_deq_post_no_weight_norm_cpu() -> TrainConfig:
+    """The post-LN model without weight normalization or regularization."""
+    base = wikitext2_deq_post_cpu()
+    return replace(base, model=replace(base.model, weight_norm=False))
+
+
+@recipe("wikitext2-deq-post-weight-decay-cpu", scale="cpu")
+def wikitext2_deq_post_weight_decay_cpu() -> TrainConfig:
+    """The post-LN model with weight decay in the place of regularization."""
+    base = wikitext2_deq_post_cpu()
+    return replace(base, optimizer=replace(base.optimizer, weight_decay=1e-6))
+
+
+@recipe("wikitext2-deq-pre-cpu", scale="cpu")
+def wikitext2_deq_pre_cpu() -> TrainConfig:
+    """The pre-LN model without regularization, at a generous budget."""
+    base = wikitext2_deq_post_cpu()
+    return replace(base, model=replace(base.model, norm="pre"))
+
+
+@recipe("wikitext2-deq-pre-jr-cpu", scale="cpu")
+def wikitext2_deq_pre_jr_cpu() -> TrainConfig:
+    """The pre-LN model with 12 evaluations and Jacobian regularization."""
+    base = wikitext2_deq_post_jr_cpu()
+    return replace(base, model=replace(base.model, norm="pre"))
+
+
+@recipe("wikitext2-transformer-xl-cpu", scale="cpu")
+def wikitext2_transformer_xl_cpu() -> TrainConfig:
+    """Transformer-XL of as many parameters."""
+    base = wikitext2_deq_post_cpu()
+    return replace(
+        base,
+        model=preset("transformer-xl/wt2-cpu"),
+        optimizer=replace(base.optimizer, learning_rate=4e-3),
+        warmup=WarmupConfig(),
+    )
+
+
+@recipe("wikitext2-tied-transformer-cpu", scale="cpu")
+def wikitext2_tied_transformer_cpu() -> TrainConfig:
+    """The cell of the post-LN model applied 12 times, by plain backpropagation."""
+    return replace(wikitext2_deq_post_cpu(), model=preset("tied-transformer/wt2-cpu"), warmup=WarmupConfig())

@@ -1,0 +1,24 @@
+"""Reports: figures of runs, and one HTML file that holds them all."""
+
+from .curves import curve_sections
+from .diagnosis import diagnosis_panels
+from .groups import RunGroup, group_runs
+from .html import render_report, write_report
+from .panels import Panel, Section, inline_svg
+from .style import save_png
+from .synthetic import gamma_figure, synthetic_figure
+
+__all__ = [
+    "Panel",
+    "RunGroup",
+    "Section",
+    "curve_sections",
+    "diagnosis_panels",
+    "gamma_figure",
+    "group_runs",
+    "inline_svg",
+    "render_report",
+    "save_png",
+    "synthetic_figure",
+    "write_report",
+]

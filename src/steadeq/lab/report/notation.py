@@ -1,0 +1,133 @@
+"""Numbers as text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+MISSING = "–"
+"""Shown where there is no number."""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with three significant digits.
+
+    Example:
+        >>> number(0.0033467), number(0.5), number(18.0), number(5.5e-4), number(31234.0), number(None)
+        ('0.00335', '0.500', '18.0', '5.50e-4', '31,234', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
+    if exponent < -3 or exponent > 6:
+        return _scientific(value, digits)
+    return f"{value:,.{max(digits - 1 - exponent, 0)}f}"
+
+
+def _scientific(value: float, digits: int) -> str:
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def error_note(error: float | None, unknown: float | None = None) -> str:
+    """Return what follows a number that was estimated: its error, and for which share of samples that is not known.
+
+    Nothing follows where no error was recorded.
+
+    Example:
+        >>> error_note(0.0213), error_note(0.0213, 0.25), error_note(None, 1.0), error_note(None)
+        (' (error 0.02)', ' (error 0.02, 25% unknown)', ' (error unknown)', '')
+    """
+    if unknown is not None and unknown >= 1:
+        return " (error unknown)"
+    if error is None or not math.isfinite(error):
+        return ""
+    return f" (error {number(error, 1)}, {unknown:.0%} unknown)" if unknown else f" (error {number(error, 1)})"
+
+
+def score(value: float | None, metric: str) -> str:
+    """Return a task's metric: accuracies, which are stored as fractions, in percent.
+
+    Example:
+        >>> score(0.98333, "accuracy"), score(0.0033467, "mse")
+        ('98.3%', '3.35e-3')
+    """
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if metric == "accuracy":
+        return f"{100 * value:.1f}%"
+    return _scientific(value, 3) if 0 < abs(value) < 0.1 else number(value)
+
+
+def duration(seconds: float | None, *, like: float | None = None) -> str:
+    """Return a time in the unit that suits it, or in that of another time.
+
+    Example:
+        >>> duration(0.0123), duration(4.2), duration(200), duration(7500)
+        ('12.3 ms', '4.20 s', '3 min 20 s', '2 h 05 min')
+        >>> duration(0.241, like=8.06)
+        '0.241 s'
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if (seconds if like is None else like) < 1:
+        return f"{number(1000 * seconds)} ms"
+    if seconds < 60:
+        return f"{number(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def memory(megabytes: float | None) -> str:
+    """Return an amount of memory.
+
+    Example:
+        >>> memory(379.6), memory(20480.0)
+        ('380 MB', '20.0 GB')
+    """
+    if megabytes is None or not math.isfinite(megabytes):
+        return MISSING
+    return f"{megabytes:.0f} MB" if megabytes < 1024 else f"{megabytes / 1024:.1f} GB"
+
+
+def count(value: int | None) -> str:
+    """Return a whole number with its thousands set apart."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def ratio(value: float) -> str:
+    """Return a factor with two significant digits.
+
+    Example:
+        >>> ratio(0.4123), ratio(12.34), ratio(1.96), ratio(340.0)
+        ('0.41', '12', '2.0', '340')
+    """
+    return number(value, digits=2)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count and its noun.
+
+    Example:
+        >>> plural(1, "seed"), plural(3, "seed")
+        ('1 seed', '3 seeds')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def setting(value: Any) -> str:
+    """Return a value of a config.
+
+    Example:
+        >>> setting(2.0), setting(1e-4), setting((8, 16)), setting(None)
+        ('2', '0.0001', '8, 16', 'none')
+    """
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(setting, value))
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    return "none" if value is None else str(value)

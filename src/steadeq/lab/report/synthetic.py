@@ -1,0 +1,319 @@
+"""The synthetic study (section 5.1): what the penalty does to a map of one variable."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from mpl_toolkits.mplot3d.axes3d import Axes3D
+from torch import Tensor
+
+from ...models import ToyDEQ
+from ...solvers import Anderson, Picard
+from ..data import AbstractDataset
+from ..data.synthetic import Synthetic, target
+from ..errors import InputError, RunError
+from ..folder import RunFolder
+from ..loading import build_model, load_weights
+from ..runs import Array, RunRecord
+from .groups import RunGroup
+from .panels import Panel, Section
+from .style import BLUE, GRAY, INK, PALETTE, RED, WIDTH, fit, look, new_axes, styled
+
+NUM_STEPS = 30
+"""Number of steps of the fixed-point iteration that is shown."""
+MAX_EVALS = 100
+"""Number of evaluations after which a solve that does not reach its tolerance stops."""
+X_SLICE = -0.5
+"""Input of the slice that is shown, as a fraction of the range of inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Ranges of the axes, so that figures of different models can be compared."""
+
+    radius: float
+    """Inputs are shown from -radius to radius."""
+    z: tuple[float, float]
+    """Range of the state."""
+    out: tuple[float, float]
+    """Range of f(z; x)."""
+
+    @classmethod
+    def around(cls, models: Sequence[ToyDEQ], function: Callable[[Tensor], Tensor], *, radius: float = 1.0) -> Frame:
+        """Return ranges that hold the target function, and the surfaces of all models above it."""
+        y = function(torch.linspace(-radius, radius, 101, dtype=torch.float64))
+        low, high = float(y.min()), float(y.max())
+        margin = 0.3 * (high - low)
+        z = (low - margin, high + margin)
+        surfaces = [_surface(model, _grid(radius), np.linspace(*z, 25)) for model in models]
+        return cls(
+            radius=radius,
+            z=z,
+            out=(min(z[0], *(float(s.min()) for s in surfaces)), max(z[1], *(float(s.max()) for s in surfaces))),
+        )
+
+
+def synthetic_figure(
+    models: Mapping[str, ToyDEQ],
+    function: Callable[[Tensor], Tensor],
+    *,
+    data: tuple[Tensor, Tensor] | None = None,
+    x_slice: float = -0.5,
+    frame: Frame | None = None,
+) -> Figure:
+    """Show one column for each model: the surface of f, a slice of it with a fixed-point iteration, and the fit.
+
+    Args:
+        models: Trained models by their labels.
+        function: The function that they learned.
+        data: Inputs and noisy targets, (N, 1) each.
+        x_slice: Input of the slice.
+        frame: Ranges of the axes; by default those that suit the models.
+    """
+    frame = Frame.around(list(models.values()), function) if frame is None else frame
+    with styled():
+        figure = Figure(figsize=(WIDTH * len(models), 10.0))
+        grid = figure.add_gridspec(3, len(models), height_ratios=(1.0, 1.05, 0.85))
+        for column, (label, model) in enumerate(models.items()):
+            # Grids in three dimensions take no notice of grid.alpha.
+            with matplotlib.rc_context({"grid.color": f"{INK}22"}):
+                surface = figure.add_subplot(grid[0, column], projection="3d")
+            assert isinstance(surface, Axes3D)
+            surface.set_title(fit(label), pad=-12)
+            draw_surface(surface, model, x_slice=x_slice, frame=frame)
+            draw_slice(figure.add_subplot(grid[1, column]), model, x_slice=x_slice, frame=frame)
+            draw_fit(figure.add_subplot(grid[2, column]), model, function, data=data, frame=frame)
+    return figure
+
+
+def draw_surface(axes: Axes3D, model: ToyDEQ, *, x_slice: float, frame: Frame) -> None:
+    """Draw z_out = f(z; x), with the equilibria in red and one slice in blue."""
+    x, z = _grid(frame.radius), np.linspace(*frame.z, 25)
+    # Seen through, so that the lines stay visible on every side of it.
+    shades = LinearSegmentedColormap.from_list("surface", ["#56708f", "#9db4cc"])
+    axes.plot_surface(
+        *np.meshgrid(x, z), _surface(model, x, z), cmap=shades, alpha=0.5, linewidth=0.25, edgecolor="#7d94ad66"
+    )
+    states = equilibria(model, x)
+    axes.plot(x, states, states, color=RED, linestyle=(0, (3, 1.2)), linewidth=2.2, zorder=10)
+    heights = _surface(model, np.array([x_slice]), z)[:, 0]
+    axes.plot(np.full_like(z, x_slice), z, heights, color=BLUE, linewidth=2.4, zorder=9)
+    axes.set(xlabel="x", ylabel="z", ylim=frame.z, zlim=frame.out)
+    # At the top of its axis, as beside it the label would be cut off where the figure ends.
+    top = frame.out[1] + 0.12 * (frame.out[1] - frame.out[0])
+    axes.text(1.05 * frame.radius, frame.z[1], top, "f(z; x)", ha="center")
+    axes.view_init(elev=22, azim=-52)
+    axes.set_box_aspect((1, 1, 0.8), zoom=1.12)  # pyright: ignore[reportArgumentType]
+    axes.locator_params(nbins=5)
+
+
+def draw_slice(axes: Axes, model: ToyDEQ, *, x_slice: float, frame: Frame) -> None:
+    """Draw f(z; x) at one input, the diagonal that it meets in the equilibrium, and the path of plain iteration."""
+    z = np.linspace(*frame.z, 200)
+    star = equilibria(model, np.array([x_slice]))
+    # From the end that is further away.
+    margin = 0.03 * (frame.z[1] - frame.z[0])
+    ends = (frame.z[0] + margin, frame.z[1] - margin)
+    start = max(ends, key=lambda end: abs(end - float(star[0])) if np.isfinite(star[0]) else end)
+    path = picard_path(model, x_slice, start=start)
+    axes.plot(z, z, color=GRAY, linewidth=1.2, label="diagonal")
+    axes.plot(z, _surface(model, np.array([x_slice]), z)[:, 0], color=BLUE, linewidth=2.4, label=f"f(z; {x_slice:g})")
+    # Up or down to the curve, then across to the diagonal.
+    axes.plot(np.repeat(path, 2)[:-1], np.repeat(path, 2)[1:], color=PALETTE[1], linewidth=1.1, label="iteration")
+    axes.plot(star, star, "o", color=RED, markersize=6, label="z*")
+    axes.set(xlabel="z", ylabel=f"f(z; x = {x_slice:g})", xlim=frame.z, ylim=frame.z)
+    axes.set_aspect("equal")
+    axes.legend(loc="best", fontsize=8.5)
+
+
+def draw_fit(
+    axes: Axes,
+    model: ToyDEQ,
+    function: Callable[[Tensor], Tensor],
+    *,
+    data: tuple[Tensor, Tensor] | None,
+    frame: Frame,
+) -> None:
+    """Draw the target function, some of the noisy data, and the learned equilibria."""
+    x = _grid(frame.radius, 101)
+    if data is not None:
+        inputs, targets = (tensor.flatten()[:200].numpy() for tensor in data)
+        axes.plot(inputs, targets, ".", color=GRAY, markersize=3.5, alpha=0.6, label="data")
+    axes.plot(x, function(torch.from_numpy(x)).numpy(), color=GRAY, linewidth=1.4, label="target")
+    axes.plot(x, equilibria(model, x), color=RED, linestyle=(0, (3, 1.2)), linewidth=2.2, label="z*(x)")
+    axes.set(xlabel="x", ylabel="y", ylim=frame.z)
+    axes.legend(loc="best", fontsize=8.5)
+
+
+def gamma_figure(models: Mapping[float, Sequence[ToyDEQ]], x: Tensor, *, tol: float = 1e-3) -> Figure:
+    """Show the evaluations that Anderson and plain iteration need, against the weight of the penalty.
+
+    Args:
+        models: By gamma, one model for each seed.
+        x: (N, 1) inputs to average over.
+        tol: Relative residual to reach; a sample that does not counts with `MAX_EVALS`.
+    """
+    gammas = sorted(models)
+    with styled():
+        figure, axes = new_axes("Jacobian weight γ", f"evaluations to a residual of {tol:g}")
+        for index, method in enumerate((Picard, Anderson)):
+            solver = method(max_evals=MAX_EVALS, tol=tol)
+            counts = [[mean_evals(model, x, solver) for model in models[gamma]] for gamma in gammas]
+            style = look(index)
+            axes.plot(
+                gammas, [np.mean(c) for c in counts], marker="o", label=("plain iteration", "Anderson")[index], **style
+            )
+            low, high = ([extreme(c) for c in counts] for extreme in (min, max))
+            axes.fill_between(gammas, low, high, color=style["color"], alpha=0.18, linewidth=0)
+        axes.set_ylim(bottom=0)
+        figure.legend(loc="outside upper left", ncols=2)
+    return figure
+
+
+@torch.no_grad()
+def mean_evals(model: ToyDEQ, x: Tensor, solver: Picard | Anderson) -> float:
+    """Return the evaluations that a solve takes, as a mean over inputs."""
+    _, eq = model.solve(x, solver=solver)
+    assert eq.stats is not None
+    return float(eq.stats.num_evals.double().mean())
+
+
+@torch.no_grad()
+def equilibria(model: ToyDEQ, x: Array) -> Array:
+    """Return z*(x), solved to six digits; NaN where no solve came near."""
+    solver = Anderson(max_evals=300, tol=1e-6)
+    _, eq = _double(model).solve(torch.from_numpy(x)[:, None], solver=solver)
+    assert eq.stats is not None
+    return torch.where(eq.stats.residual < 1e-3, eq.z[:, 0], torch.nan).numpy()
+
+
+@torch.no_grad()
+def picard_path(model: ToyDEQ, x: float, *, start: float) -> Array:
+    """Return the states of plain fixed-point iteration, the first one included."""
+    cell, inputs = _double(model).layer.cell, torch.full((1, 1), x, dtype=torch.float64)
+    states = [torch.full((1, 1), start, dtype=torch.float64)]
+    for _ in range(NUM_STEPS):
+        states.append(cell(states[-1], inputs))
+    return torch.cat(states).flatten().numpy()
+
+
+# From runs
+
+
+def load_toys(runs: Sequence[RunRecord]) -> tuple[dict[Path, ToyDEQ], dict[Path, str]]:
+    """Return the trained models of the runs of the synthetic study, and sentences on those that cannot be loaded.
+
+    Args:
+        runs: All runs; those of other data or models, and those without a checkpoint, are left out.
+
+    Returns:
+        Models and sentences, both by the run's folder.
+    """
+    models: dict[Path, ToyDEQ] = {}
+    problems: dict[Path, str] = {}
+    for run in runs:
+        if not isinstance(run.config.data, Synthetic) or not isinstance(run.config.model, ToyDEQ.Config):
+            continue
+        try:
+            checkpoint = RunFolder(run.path).checkpoints().load_latest()
+            if checkpoint is None:
+                continue
+            model = build_model(run.config)
+            load_weights(model, checkpoint.weights if checkpoint.average is None else checkpoint.average)
+        except (InputError, RunError) as error:
+            problems[run.path] = str(error)
+            continue
+        assert isinstance(model, ToyDEQ)
+        models[run.path] = model.eval()
+    return models, problems
+
+
+def synthetic_sections(groups: Sequence[RunGroup], models: Mapping[Path, ToyDEQ]) -> list[Section]:
+    """Return the figures of the synthetic study: a column for each group, by rising gamma.
+
+    Args:
+        groups: Runs of the same data.
+        models: Their models, by the run's folder; groups without one are left out.
+    """
+    config = groups[0].first.config.data
+    loaded = [(group, [models[run.path] for run in group.runs if run.path in models]) for group in groups]
+    found = sorted(((g, m) for g, m in loaded if m), key=lambda pair: _weight(pair[0]))
+    if not found or not isinstance(config, Synthetic):
+        return []
+    splits, function = config.load(), partial(target, variant=config.variant)
+    assert isinstance(splits.train, AbstractDataset)
+    assert isinstance(splits.validation, AbstractDataset)
+    frame = Frame.around([models[0] for _, models in found], function, radius=config.radius)
+    columns = [
+        Panel(
+            figure=synthetic_figure(
+                {group.label: models[0]},
+                function,
+                data=splits.train.all(),
+                x_slice=X_SLICE * config.radius,
+                frame=frame,
+            ),
+            title=group.label,
+            caption=_caption(group),
+        )
+        for group, models in found
+    ]
+    sections = [
+        Section(
+            title="The learned map",
+            intro="From the top: the surface f(z; x) with the learned equilibria z*(x) in red and one slice in blue; "
+            "plain fixed-point iteration on that slice, which needs more steps the closer the slope at the equilibrium "
+            "is to 1; and the fit. A larger weight of the penalty should flatten the surface along z and leave the red "
+            "line where it is.",
+            panels=columns,
+        )
+    ]
+    weights = {_weight(group): models for group, models in found}
+    # With other differences beside the weight there is no single curve to draw.
+    if len(weights) == len(found) > 1:
+        figure = gamma_figure(weights, splits.validation.all()[0])
+        caption = (
+            "Mean over validation inputs; the band spans the seeds. "
+            f"Inputs whose solve does not converge count as {MAX_EVALS} evaluations."
+        )
+        sections.append(
+            Section(
+                title="Evaluations by weight of the penalty",
+                panels=[Panel(figure=figure, title="Evaluations to a residual of 0.001", caption=caption)],
+            )
+        )
+    return sections
+
+
+def _weight(group: RunGroup) -> float:
+    return group.first.config.regularizer.weight
+
+
+def _caption(group: RunGroup) -> str:
+    seed = f"Seed {group.first.config.loop.seed}" if len(group.runs) > 1 else "The run's latest checkpoint"
+    return f"{seed}; the iteration starts at the end of the range that is further from the equilibrium."
+
+
+@torch.no_grad()
+def _surface(model: ToyDEQ, x: Array, z: Array) -> Array:
+    """Return f(z; x), one row for each z and one column for each x."""
+    grid_x, grid_z = (torch.from_numpy(values) for values in np.meshgrid(x, z))
+    return _double(model).layer.cell(grid_z.reshape(-1, 1), grid_x.reshape(-1, 1)).reshape(len(z), len(x)).numpy()
+
+
+def _double(model: ToyDEQ) -> ToyDEQ:
+    return copy.deepcopy(model).cpu().double()
+
+
+def _grid(radius: float, num_points: int = 25) -> Array:
+    return np.linspace(-radius, radius, num_points)

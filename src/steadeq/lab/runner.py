@@ -1,0 +1,202 @@
+"""Runs that are there when they are needed: finished ones are reused, interrupted ones go on, several at a time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue as queues
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .config import TrainConfig
+from .errors import Diverged, InputError, Interrupted, RunError
+from .folder import RunFolder
+from .loading import load_trained
+from .runs import Evaluation, RunRecord
+from .serialization import differences
+from .signals import interrupts_held_back, leave_interrupts_to_parent
+from .train import Process, Trainer
+from .train.display import AbstractDisplay
+from .train.interruption import Interruption
+from .train.nfe_sweep import sweep_budgets, write_evaluation
+
+_SHOW_SECONDS = 0.2
+
+
+# One run
+
+
+def run_state(path: Path, config: TrainConfig) -> str:
+    """Return how far a run is: missing, another config, begun, at step N, diverged or finished."""
+    if not RunFolder(path).exists():
+        return "missing"
+    record = RunRecord.read(path)
+    if differences(record.config, config):
+        return "another config"
+    if record.has_diverged:
+        return "diverged"
+    if record.is_finished:
+        return "finished"
+    return f"at step {record.step}" if record.step else "begun"
+
+
+def complete_run(config: TrainConfig, path: Path, *, process: Process, display: AbstractDisplay) -> None:
+    """Train a run to its end, unless that is done already or it diverged.
+
+    Args:
+        config: All about the run.
+        path: The run's folder.
+        process: This process.
+        display: Where progress is shown.
+
+    Raises:
+        InputError: The folder holds a run of another config.
+    """
+    folder = RunFolder(path)
+    if folder.exists():
+        for field, old, new in differences(folder.config(), config):
+            raise InputError(
+                f"{path} holds another run: its {field} is {old}, not {new}; name another folder with --out."
+            )
+        if run_state(path, config) in ("finished", "diverged"):
+            return
+    trainer = Trainer(config, folder, process=process, display=display)
+    if not folder.exists():
+        RunFolder.create(path, config)
+    with folder.lock(), suppress(Diverged):  # which is a result too
+        trainer.resume()
+        trainer.train()
+
+
+def complete_evaluation(path: Path, *, budgets: Sequence[int], device: str = "auto") -> Evaluation:
+    """Return a run's evaluation on its test split at some budgets, of which those are measured that are missing.
+
+    Args:
+        path: The folder of a finished run.
+        budgets: Numbers of evaluations; (0,) for an explicit network.
+        device: Where to compute.
+    """
+    record = RunRecord.read(path)
+    known = record.evaluation
+    if known is None or known.split != "test" or known.step != RunFolder(path).checkpoints().steps()[-1]:
+        known = None
+    missing = [budget for budget in budgets if known is None or known.row(budget) is None]
+    if missing or known is None:
+        process = Process.alone(device)
+        trained = load_trained(path, device=process.device)
+        # The one row of an explicit network is that of 0, for which nobody can ask.
+        found = sweep_budgets(trained, process, budgets=[budget for budget in missing if budget])
+        rows = {row.max_evals: row for row in (*(() if known is None else known.rows), *found.rows)}
+        known = replace(found, rows=tuple(rows[budget] for budget in sorted(rows)))
+        write_evaluation(path, known)
+    return replace(known, rows=tuple(row for budget in budgets if (row := known.row(budget)) is not None))
+
+
+# Several runs
+
+
+class _SentDisplay(AbstractDisplay):
+    """Sends what is to be shown to the process that shows it."""
+
+    def __init__(self, messages: Queue[Any]) -> None:
+        self._messages, self._sent, self._num_steps = messages, 0.0, 0
+        self._parent = os.getppid()
+
+    def begin(self, title: str, num_steps: int, step: int) -> None:
+        self._num_steps = num_steps
+        self._messages.put(("begin", title, num_steps, step))
+
+    def advance(self, title: str, step: int, values: dict[str, float]) -> None:
+        if os.getppid() != self._parent:
+            # Nobody is left to show this to, and the next command would find the run's folder locked.
+            os._exit(1)
+        if time.monotonic() - self._sent > _SHOW_SECONDS or step == self._num_steps:
+            self._sent = time.monotonic()
+            self._messages.put(("advance", title, step, values))
+
+    def say(self, text: str) -> None:
+        self._messages.put(("say", text))
+
+    def close(self) -> None:
+        pass
+
+
+def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display: AbstractDisplay) -> None:
+    """Train runs to their ends; what is finished already is reused, what was interrupted goes on.
+
+    Args:
+        configs: By the folder of their run.
+        num_jobs: How many at a time; they share the processors.
+        display: Where progress is shown.
+
+    Raises:
+        Interrupted: It was asked to stop; every run has saved its state.
+        RunError: A run had to stop.
+    """
+    context = multiprocessing.get_context("spawn")
+    messages: Queue[Any] = context.Queue()
+    num_threads = max(1, (os.cpu_count() or 1) // num_jobs)
+    with (
+        Interruption() as interruption,
+        display,
+        ProcessPoolExecutor(
+            num_jobs, mp_context=context, initializer=_set_up, initargs=(messages, num_threads)
+        ) as pool,
+    ):
+        with interrupts_held_back():
+            futures = [pool.submit(_complete, config, path) for path, config in configs.items()]
+        waiting: set[Future[None]] = set(futures)
+        while waiting:
+            _, waiting = wait(waiting, timeout=_SHOW_SECONDS)
+            _show(messages, display)
+            if interruption.requested:
+                # Workers save what they are at, and end.
+                for worker in multiprocessing.active_children():
+                    worker.terminate()
+                pool.shutdown(cancel_futures=True)
+                raise Interrupted("Stopped; every run has saved its state, and the same command continues them.")
+            errors = [f.exception() for f in futures if f.done()]
+            error = next((e for e in errors if e is not None), None)
+            if error is not None:
+                pool.shutdown(cancel_futures=True)
+                if isinstance(error, BrokenProcessPool):
+                    raise RunError("A process died; the same command continues from its latest checkpoint.") from error
+                raise error
+
+
+def _show(messages: Queue[Any], display: AbstractDisplay) -> None:
+    while True:
+        try:
+            name, *arguments = messages.get_nowait()
+        except queues.Empty:
+            return
+        getattr(display, name)(*arguments)
+
+
+def _set_up(messages: Queue[Any], num_threads: int) -> None:
+    global _messages
+    _messages = messages
+    leave_interrupts_to_parent()
+    torch.set_num_threads(num_threads)
+
+
+_messages: Queue[Any] | None = None
+"""Where the display of a worker sends to."""
+
+
+def _complete(config: TrainConfig, path: Path) -> None:
+    assert _messages is not None
+    try:
+        complete_run(config, path, process=Process.alone(config.loop.device), display=_SentDisplay(_messages))
+    except Interrupted:
+        # The pool would wait for a worker that ignores its end; all is saved.
+        os._exit(0)

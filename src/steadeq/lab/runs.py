@@ -1,0 +1,675 @@
+"""What a run's folder says, as typed records; nothing else reads these files.
+
+The folder of a run holds `config.json`, `metrics.jsonl` (a line for each event of training), `environment.json` (a
+session for each time that the run was started or resumed) and, where somebody asked for them, `evaluation.json` of
+`steadeq evaluate` and `diagnosis.json` of `steadeq diagnose`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .config import TrainConfig
+from .errors import InputError
+from .serialization import config_from_json
+from .tasks import AbstractTask
+
+Array = NDArray[np.float64]
+Split = Literal["validation", "test"]
+Event = Literal["train", "evaluation"]
+"""Which lines of metrics.jsonl: those of training, or those of evaluations on validation data."""
+Clock = Literal["seconds", "cpu_seconds"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainLine:
+    """A line on training: means over the steps since the line before; None where there is no finite number."""
+
+    step: int
+    """Steps made so far."""
+    epoch: float | None = None
+    """Passes over the training data made so far."""
+    loss: float | None = None
+    """Loss with the penalty."""
+    task_loss: float | None = None
+    """Loss without the penalty."""
+    penalty: float | None = None
+    """Penalty with its weight; zero on steps without one."""
+    jacobian_norm: float | None = None
+    """Estimate of ‖J‖²_F / d, on steps with a penalty."""
+    score: float | None = None
+    """The task's metric, which the file stores under the metric's name."""
+    forward_residual: float | None = None
+    """Relative residual at the end of the forward solve."""
+    forward_evals: float | None = None
+    """Evaluations of the forward solve."""
+    backward_residual: float | None = None
+    """Relative residual at the end of the backward solve."""
+    backward_evals: float | None = None
+    """Vector-Jacobian products of the backward solve."""
+    grad_norm: float | None = None
+    """Norm of the gradient before it is clipped."""
+    regularizer_weight: float | None = None
+    """Weight gamma of the penalty."""
+    learning_rate: float | None = None
+    """Learning rate of the optimizer."""
+    seconds: float | None = None
+    """Seconds of a step on the wall clock."""
+    cpu_seconds: float | None = None
+    """Seconds of a step in which the process was computing."""
+    memory_mb: float | None = None
+    """Peak memory so far."""
+    num_skipped: float | None = None
+    """Steps skipped so far, as their loss or gradient was not finite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationLine:
+    """A line on an evaluation on validation data; None where there is no finite number."""
+
+    step: int
+    """Steps made so far."""
+    epoch: float | None = None
+    """Passes over the training data made so far."""
+    loss: float | None = None
+    """Loss of the task."""
+    score: float | None = None
+    """The task's metric, which the file stores under the metric's name."""
+    forward_residual: float | None = None
+    """Relative residual at the end of a solve."""
+    forward_evals: float | None = None
+    """Evaluations of a solve."""
+    converged: float | None = None
+    """Share of samples that reached the tolerance."""
+    seconds_per_sample: float | None = None
+    """Seconds for each sample, or for each token of a text."""
+    jacobian_norm: float | None = None
+    """Estimate of ‖J‖²_F / d, on some of the samples."""
+    spectral_radius: float | None = None
+    """Spectral radius by Arnoldi, on some of the samples."""
+    spectral_radius_max: float | None = None
+    """The largest spectral radius of these samples."""
+    spectral_radius_error: float | None = None
+    """Error of the spectral radius, as a mean over the samples where it is known."""
+    spectral_radius_unknown: float | None = None
+    """Share of these samples where the error is not known."""
+    spectral_radius_rayleigh: float | None = None
+    """Spectral radius by the power method, as in the paper."""
+    seconds: float | None = None
+    """Seconds of the whole evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """With what a run was made, from the moment it was started or resumed; None where that is not known."""
+
+    started: str | None = None
+    """Date and time, in the format of ISO 8601."""
+    steadeq: str | None = None
+    """Version of this package."""
+    torch: str | None = None
+    """Version of PyTorch."""
+    python: str | None = None
+    """Version of Python."""
+    system: str | None = None
+    """Operating system and architecture."""
+    processors: int | None = None
+    """Number of processors of the machine."""
+    threads: int | None = None
+    """Number of threads that PyTorch used."""
+    device: str | None = None
+    """cpu, or the name of the GPU."""
+    processes: int | None = None
+    """Number of processes that trained together."""
+    arguments: tuple[str, ...] = ()
+    """Arguments of the command line."""
+
+
+def sessions_to_json(sessions: Sequence[Session]) -> str:
+    """Return the text of environment.json."""
+    return _dump([_shallow(session) for session in sessions])
+
+
+def sessions_from_json(text: str) -> tuple[Session, ...]:
+    """Return the sessions of environment.json; entries of another kind are left out.
+
+    Raises:
+        ValueError: The text is no list in JSON.
+    """
+    return tuple(_session(entry) for entry in _parse(text, list) if isinstance(entry, dict))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRow:
+    """What a model came to with one budget of evaluations; None where there is no finite number."""
+
+    max_evals: int
+    """The budget; 0 for an explicit network, which solves nothing."""
+    loss: float | None = None
+    """Loss of the task."""
+    score: float | None = None
+    """The task's metric, which the file stores under the metric's name."""
+    forward_residual: float | None = None
+    """Relative residual at the end of a solve; None for an explicit network."""
+    forward_evals: float | None = None
+    """Evaluations of a solve; None for an explicit network."""
+    converged: float | None = None
+    """Share of samples that reached the tolerance; None for an explicit network."""
+    seconds_per_sample: float | None = None
+    """Seconds for each unit (see `Evaluation.unit`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The task's metric against the budget of evaluations: what `steadeq evaluate` writes.
+
+    Example:
+        >>> row = EvaluationRow(max_evals=4, score=0.98)
+        >>> evaluation = Evaluation(
+        ...     split="test", step=300, metric="accuracy", higher_is_better=True, unit="sample", rows=(row,)
+        ... )
+        >>> Evaluation.from_json(evaluation.to_json()).row(4).score
+        0.98
+    """
+
+    split: Split
+    """Which samples."""
+    step: int
+    """Step of the checkpoint."""
+    metric: str
+    """Name of the task's metric."""
+    higher_is_better: bool
+    """Whether a larger score is a better one."""
+    unit: str
+    """What times are given for: a sample, or a token of a text."""
+    memory_mb: float | None = None
+    """Peak memory of the process that evaluated, or of its GPU."""
+    rows: tuple[EvaluationRow, ...] = ()
+    """One for each budget."""
+
+    def row(self, max_evals: int) -> EvaluationRow | None:
+        """Return the row of a budget, or None if it was not measured."""
+        return next((row for row in self.rows if row.max_evals == max_evals), None)
+
+    def to_json(self) -> str:
+        """Return the text of evaluation.json; numbers that are not finite become null."""
+        return _dump({**_shallow(self), "rows": [self._columns(row) for row in self.rows]})
+
+    def to_csv(self) -> str:
+        """Return the rows as CSV, without the columns that no row has."""
+        rows = [self._columns(row) for row in self.rows]
+        columns = [name for name in rows[0] if any(row[name] is not None for row in rows)] if rows else []
+        table = io.StringIO()
+        writer = csv.DictWriter(table, fieldnames=columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return table.getvalue()
+
+    @classmethod
+    def from_json(cls, text: str) -> Evaluation:
+        """Return what `to_json` wrote.
+
+        Raises:
+            ValueError: The text is something else.
+        """
+        content = _parse(text, dict)
+        metric = _require(content, "metric", str)
+        return cls(
+            split=_split(content),
+            step=_require(content, "step", int),
+            metric=metric,
+            higher_is_better=_require(content, "higher_is_better", bool),
+            unit=_require(content, "unit", str),
+            memory_mb=_finite(content.get("memory_mb")),
+            rows=tuple(_evaluation_row(row, metric) for row in _require(content, "rows", list)),
+        )
+
+    def _columns(self, row: EvaluationRow) -> dict[str, float | None]:
+        return {self.metric if name == "score" else name: value for name, value in _shallow(row).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """A close look at some samples: what `steadeq diagnose` writes. Sequences over samples have one entry for each."""
+
+    step: int
+    """Step of the checkpoint."""
+    split: Split
+    """Which samples."""
+    num_samples: int
+    """How many samples."""
+    dim: int
+    """Dimension of the state of one sample."""
+    tol: float
+    """Relative residual at which a solve was finished."""
+    max_evals: int
+    """Evaluations that a solve could spend."""
+    converged: float
+    """Share of samples that reached the tolerance."""
+    spectral_radius: tuple[float | None, ...]
+    """Spectral radius of each sample, by Arnoldi."""
+    spectral_radius_errors: tuple[float | None, ...]
+    """Errors of the spectral radii; None where they are not known."""
+    spectral_radius_rayleigh: tuple[float | None, ...]
+    """Spectral radius of each sample by the power method, as in the paper."""
+    operator_norm: tuple[float | None, ...]
+    """Largest singular value of each sample's Jacobian."""
+    operator_norm_errors: tuple[float | None, ...]
+    """Errors of the operator norms; None where they are not known."""
+    jacobian_norm: tuple[float | None, ...]
+    """‖J‖²_F / d of each sample."""
+    residual_mean: tuple[float | None, ...]
+    """Relative residual after 0, 1, 2 ... evaluations, as a mean over samples; None before the first evaluation."""
+    residual_low: tuple[float | None, ...]
+    """Relative residual that 10% of the samples are below."""
+    residual_high: tuple[float | None, ...]
+    """Relative residual that 90% of the samples are below."""
+    num_evals: tuple[int, ...]
+    """Evaluations of each sample."""
+
+    def to_json(self) -> str:
+        """Return the text of diagnosis.json; numbers that are not finite become null."""
+        return _dump(_shallow(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Diagnosis:
+        """Return what `to_json` wrote.
+
+        Raises:
+            ValueError: The text is something else.
+        """
+        content = _parse(text, dict)
+
+        def numbers(name: str) -> tuple[float | None, ...]:
+            return tuple(map(_finite, _require(content, name, list)))
+
+        return cls(
+            step=_require(content, "step", int),
+            split=_split(content),
+            num_samples=_require(content, "num_samples", int),
+            dim=_require(content, "dim", int),
+            tol=_require(content, "tol", float),
+            max_evals=_require(content, "max_evals", int),
+            converged=_require(content, "converged", float),
+            spectral_radius=numbers("spectral_radius"),
+            spectral_radius_errors=numbers("spectral_radius_errors"),
+            spectral_radius_rayleigh=numbers("spectral_radius_rayleigh"),
+            operator_norm=numbers("operator_norm"),
+            operator_norm_errors=numbers("operator_norm_errors"),
+            jacobian_norm=numbers("jacobian_norm"),
+            residual_mean=numbers("residual_mean"),
+            residual_low=numbers("residual_low"),
+            residual_high=numbers("residual_high"),
+            num_evals=tuple(int(value) for value in numbers("num_evals") if value is not None),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunRecord:
+    """A run, read from its folder; `problems` says what could not be read."""
+
+    path: Path
+    """The run's folder."""
+    config: TrainConfig
+    """All about the run."""
+    step: int
+    """Steps made, as far as recorded."""
+    training: tuple[TrainLine, ...]
+    """What was recorded of the steps of training."""
+    validations: tuple[ValidationLine, ...]
+    """What was recorded of the evaluations on validation data."""
+    num_skipped: int
+    """Number of steps whose loss or gradient was not finite."""
+    has_diverged: bool
+    """Whether the run ended because too many steps in a row were not finite."""
+    is_finished: bool
+    """Whether the last step was made and evaluated, and its checkpoint saved."""
+    sessions: tuple[Session, ...]
+    """One for each time that the run was started or resumed."""
+    evaluation: Evaluation | None
+    """What `steadeq evaluate` wrote, if it was used."""
+    diagnosis: Diagnosis | None
+    """What `steadeq diagnose` wrote, if it was used."""
+    problems: tuple[str, ...]
+    """Sentences on what could not be read."""
+
+    @classmethod
+    def read(cls, path: Path, recipe: str | None = None) -> RunRecord:
+        """Read a run's folder.
+
+        Args:
+            path: The folder.
+            recipe: The recipe of the run, if its classes are not part of this package; see `config_from_json`.
+
+        Raises:
+            InputError: It is not a run's folder, or its config is damaged or needs the recipe.
+        """
+        config = read_config(path, recipe=recipe)
+        problems: list[str] = []
+        lines = list(_read_lines(path / "metrics.jsonl", problems))
+        events = [line["event"] for line in lines]
+        metric = config.data.task.metric
+
+        def select(event: Event) -> Iterator[Mapping[str, Any]]:
+            return (line for line in lines if line["event"] == event)
+
+        return cls(
+            path=path,
+            config=config,
+            step=max((line["step"] for line in lines), default=0),
+            training=tuple(_line(TrainLine, line, metric) for line in select("train")),
+            validations=tuple(_line(ValidationLine, line, metric) for line in select("evaluation")),
+            num_skipped=events.count("skipped"),
+            has_diverged=events[-1:] == ["diverged"],
+            is_finished="finished" in events,
+            sessions=_read(path / "environment.json", sessions_from_json, problems) or (),
+            evaluation=_read(path / "evaluation.json", Evaluation.from_json, problems),
+            diagnosis=_read(path / "diagnosis.json", Diagnosis.from_json, problems),
+            problems=tuple(problems),
+        )
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.path.resolve().name
+
+    @property
+    def task(self) -> AbstractTask:
+        """The task that the network learned."""
+        return self.config.data.task
+
+    @property
+    def metric(self) -> str:
+        """Name of the task's metric."""
+        return self.task.metric
+
+    @property
+    def is_regularized(self) -> bool:
+        """Whether there is a penalty at some step."""
+        return self.config.regularizer.is_active
+
+    @cached_property
+    def num_parameters(self) -> int | None:
+        """Number of parameters of the network; None if it cannot be built."""
+        try:
+            with torch.device("meta"):
+                model = self.config.model.build()
+        except (ValueError, RuntimeError):
+            return None
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    # How far it came
+
+    @property
+    def steps_per_epoch(self) -> float | None:
+        """Steps of one pass over the data; None before the first line."""
+        steps, epochs = self.series("train", "epoch")
+        return float(steps[-1] / epochs[-1]) if len(steps) and epochs[-1] > 0 else None
+
+    @property
+    def num_steps(self) -> int | None:
+        """Steps that the run is meant to make; None if nothing tells."""
+        loop = self.config.loop
+        if loop.num_steps is not None:
+            return loop.num_steps
+        per_epoch = self.steps_per_epoch
+        return None if per_epoch is None else round(loop.num_epochs * per_epoch)
+
+    @property
+    def status(self) -> str:
+        """How far the run came, in words."""
+        if self.step == 0:
+            return "nothing recorded yet"
+        if self.is_finished:
+            return f"finished, {self.step:,} steps"
+        what = "diverged at" if self.has_diverged else "at" if self.num_steps is None else "stopped at"
+        if self.num_steps is None:
+            return f"{what} step {self.step:,}"
+        if self.step < self.num_steps or self.has_diverged:
+            return f"{what} step {self.step:,} of {self.num_steps:,}"
+        is_evaluated = bool(self.validations) and self.validations[-1].step == self.step
+        return f"all {self.step:,} steps made, the last not {'saved' if is_evaluated else 'evaluated'}"
+
+    # What was measured
+
+    def series(self, event: Event, name: str) -> tuple[Array, Array]:
+        """Return the steps and values of what was recorded; lines without a finite value are left out.
+
+        Args:
+            event: Which lines.
+            name: Which field of `TrainLine` or `ValidationLine`.
+        """
+        lines = self.training if event == "train" else self.validations
+        pairs = [(line.step, value) for line in lines if (value := getattr(line, name)) is not None]
+        table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a field of `TrainLine` over steps; a line counts as many as it covers."""
+        covered = list(self._covered(name))
+        num_steps = sum(count for _, count, _ in covered)
+        return sum(value * count for _, count, value in covered) / num_steps if num_steps else None
+
+    @property
+    def clock(self) -> Clock:
+        """Which of the recorded times tells how long steps took.
+
+        Where one thread of a CPU did all the work it is the time of the processor, as other programs on the same
+        machine slow down the wall clock.
+        """
+        is_alone = bool(self.sessions) and all(s.device == "cpu" and s.threads == 1 for s in self.sessions)
+        is_known = any(line.cpu_seconds is not None for line in self.training)
+        return "cpu_seconds" if is_alone and is_known else "seconds"
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Seconds of a training step by `clock`, as a mean over all steps; evaluations are not included."""
+        return self.mean(self.clock)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of the whole training by `clock`; evaluations are not included."""
+        _, elapsed = self.elapsed()
+        return float(elapsed[-1]) if len(elapsed) else None
+
+    def elapsed(self) -> tuple[Array, Array]:
+        """Return steps, and the seconds of training up to each of them by `clock`; evaluations are not included."""
+        table = np.array(list(self._covered(self.clock)), dtype=np.float64).reshape(-1, 3)
+        return table[:, 0], np.cumsum(table[:, 1] * table[:, 2])
+
+    def _covered(self, name: str) -> Iterator[tuple[int, int, float]]:
+        """Yield the step of each line that has a value, how many steps it covers, and the value."""
+        steps = [0, *(line.step for line in self.training)]
+        for (before, step), line in zip(pairwise(steps), self.training, strict=True):
+            value = getattr(line, name)
+            if value is not None:
+                yield step, step - before, value
+
+
+def read_config(path: Path, *, recipe: str | None = None) -> TrainConfig:
+    """Return the config of a run.
+
+    Args:
+        path: The run's folder.
+        recipe: The recipe of the run, if its classes are not part of this package; see `config_from_json`.
+
+    Raises:
+        InputError: It is not a run's folder, or its config is damaged or needs the recipe.
+    """
+    file = path / "config.json"
+    if not file.is_file():
+        what = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "does not exist"
+        raise InputError(f"{path} is not a run: it {what}.")
+    try:
+        return config_from_json(file.read_text(encoding="utf-8"), recipe=recipe)
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise InputError(f"{file} cannot be used: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A number over several seeds."""
+
+    mean: float
+    """Mean over the seeds."""
+    std: float | None
+    """Sample standard deviation; None for one seed."""
+    count: int
+    """Number of seeds that have the number."""
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Return the mean and the sample standard deviation of what is known, or None if nothing is.
+
+    Example:
+        >>> spread([1.0, None, 3.0])
+        Spread(mean=2.0, std=1.4142135623730951, count=2)
+        >>> spread([1.0])
+        Spread(mean=1.0, std=None, count=1)
+    """
+    known = [float(value) for value in values if value is not None]
+    if not known:
+        return None
+    return Spread(mean=mean(known), std=stdev(known) if len(known) > 1 else None, count=len(known))
+
+
+# Reading files
+
+
+def _read(file: Path, parse: Callable[[str], _T], problems: list[str]) -> _T | None:
+    if not file.is_file():
+        return None
+    try:
+        return parse(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        problems.append(f"{file.name} cannot be read.")
+        return None
+
+
+def _read_lines(file: Path, problems: list[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the lines of metrics.jsonl that have an event and a step."""
+    if not file.is_file():
+        return
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    except OSError:
+        problems.append(f"{file.name} cannot be read.")
+        return
+    num_damaged = 0
+    for line in lines:
+        try:
+            content = _parse(line, dict)
+            _require(content, "event", str)
+            _require(content, "step", int)
+        except ValueError:
+            # A crash may cut the last line short, which loses nothing that was not about to be repeated.
+            num_damaged += line.endswith("\n")
+            continue
+        yield content
+    if num_damaged:
+        problems.append(f"{file.name} has {num_damaged} line{'s' if num_damaged > 1 else ''} that cannot be read.")
+
+
+_Line = TypeVar("_Line", TrainLine, ValidationLine)
+
+
+def _line(kind: type[_Line], content: Mapping[str, Any], metric: str) -> _Line:
+    names = [field.name for field in fields(kind) if field.name != "step"]
+    values = {name: _finite(content.get(metric if name == "score" else name)) for name in names}
+    return kind(step=content["step"], **values)
+
+
+def _session(content: Mapping[str, Any]) -> Session:
+    texts = ("started", "steadeq", "torch", "python", "system", "device")
+    counts = ("processors", "threads", "processes")
+    arguments = content.get("arguments")
+    return Session(
+        **{name: value for name in texts if isinstance(value := content.get(name), str)},
+        **{name: value for name in counts if _is_a(value := content.get(name), int)},
+        arguments=tuple(map(str, arguments)) if isinstance(arguments, list) else (),
+    )
+
+
+def _evaluation_row(content: Any, metric: str) -> EvaluationRow:
+    if not isinstance(content, dict):
+        raise ValueError("A row is no object.")
+    names = [field.name for field in fields(EvaluationRow) if field.name != "max_evals"]
+    values = {name: _finite(content.get(metric if name == "score" else name)) for name in names}
+    return EvaluationRow(max_evals=_require(content, "max_evals", int), **values)
+
+
+def _split(content: Mapping[str, Any]) -> Split:
+    split = _require(content, "split", str)
+    if split not in ("validation", "test"):
+        raise ValueError(f"split is {split!r}.")
+    return split
+
+
+def _parse(text: str, kind: type[_T]) -> _T:
+    content = json.loads(text)
+    if not isinstance(content, kind):
+        raise ValueError(f"The text holds no {kind.__name__}.")
+    return content
+
+
+def _require(content: Mapping[str, Any], name: str, kind: type[_T]) -> _T:
+    value: Any = content.get(name)
+    if kind is float and _is_a(value, int):
+        value = float(value)
+    if not _is_a(value, kind):
+        raise ValueError(f"{name} is {value!r}.")
+    return value
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _finite(value: Any) -> float | None:
+    """Return a number as a float, and None for whatever is not a finite number."""
+    if not _is_a(value, int) and not _is_a(value, float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # JSON has integers of any size
+        return None
+    return number if math.isfinite(number) else None
+
+
+# Writing files
+
+
+def _shallow(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _dump(content: Any) -> str:
+    return json.dumps(_without_non_finite(content), indent=1, allow_nan=False) + "\n"
+
+
+def _without_non_finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_non_finite(content) for name, content in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_non_finite(content) for content in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

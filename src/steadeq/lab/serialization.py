@@ -1,0 +1,400 @@
+"""Configs as JSON, as options of the command line, and back.
+
+A config is a tree of dataclasses. Where a field may hold objects of several classes, its class is stored by name, as
+`module:QualName`. Reading a config never imports anything: a class is looked up among the modules that are loaded, and
+one outside of this package only if the user has named the recipe that it comes from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import math
+import sys
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+from .._internal.validation import suggestion
+from .config import TrainConfig
+from .errors import InputError
+from .recipes import load_recipe
+
+T = TypeVar("T")
+_CLASS = "class"
+_PACKAGE = __name__.split(".")[0]
+
+
+# As JSON
+
+
+def config_to_json(config: TrainConfig) -> str:
+    """Return the text of a config.json."""
+    return json.dumps(to_dict(config), indent=1) + "\n"
+
+
+def config_from_json(text: str, *, recipe: str | None = None) -> TrainConfig:
+    """Build a config from the text of a config.json.
+
+    Args:
+        text: The text.
+        recipe: The recipe that the run was made from, as `path/to/file.py:function`, if its classes are not part of
+            this package. The file is executed: name only files that you trust.
+
+    Raises:
+        InputError: The text is damaged, or names classes of a recipe that was not named here.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"it is no JSON: {error}.") from error
+    if recipe is not None:
+        load_recipe(recipe)
+    return from_dict(content, recipe=recipe)
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Return a dataclass as nested dicts of what JSON can hold; the key "class" names the class where it is open."""
+    hints = typing.get_type_hints(type(config))
+    content: dict[str, Any] = {}
+    for field in _fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            is_open = type(value) is not hints[field.name]
+            content[field.name] = ({_CLASS: class_path(type(value))} if is_open else {}) | to_dict(value)
+        else:
+            content[field.name] = _plain(value)
+    return content
+
+
+def from_dict(content: Any, kind: type[T] = TrainConfig, where: str = "", *, recipe: str | None = None) -> T:
+    """Build a dataclass from what `to_dict` returned.
+
+    Args:
+        content: Nested dicts.
+        kind: Class of the result, or a base of it.
+        where: Name of the section, for messages.
+        recipe: The recipe that the user has named, whose classes may be used.
+
+    Raises:
+        InputError: A field is missing, unknown or of the wrong type, by name.
+    """
+    if not isinstance(content, dict):
+        raise InputError(f"{where or 'the config'} is {content!r}; it must be an object.")
+    content = dict(content)
+    name = content.pop(_CLASS, None)
+    if name is not None:
+        kind = _find_class(name, kind, where, recipe)
+    elif inspect.isabstract(kind):
+        raise InputError(f"{_join(where, _CLASS)} is missing.")
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field for field in _fields(kind)}
+    for unknown in content.keys() - fields.keys():
+        raise InputError(f"there is no field {_join(where, unknown)!r}.{suggestion(unknown, fields)}")
+    values = {n: convert(v, hints[n], _join(where, n), recipe=recipe) for n, v in content.items()}
+    return build(kind, values, where)
+
+
+def convert(value: Any, hint: Any, where: str, *, recipe: str | None = None) -> Any:
+    """Return a value of JSON as what a type hint asks for.
+
+    Raises:
+        InputError: It does not fit.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return convert(value, next(a for a in arguments if a is not type(None)), where, recipe=recipe)
+    if origin is Literal:
+        if value in arguments:
+            return value
+    elif origin is tuple:
+        if isinstance(value, (list, tuple)):
+            each = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+            if len(value) == len(each):
+                return tuple(convert(v, a, where, recipe=recipe) for v, a in zip(value, each, strict=True))
+    elif is_section(hint):
+        return from_dict(value, hint, where, recipe=recipe)
+    elif hint is float and value in ("inf", "-inf"):
+        return float(value)
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    elif hint is Path and isinstance(value, str):
+        return Path(value)
+    elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    raise InputError(f"{where} is {value!r}; it must be {describe_type(hint)}.")
+
+
+def build(kind: type[T], values: dict[str, Any], where: str) -> T:
+    """Return an object of a dataclass.
+
+    Raises:
+        InputError: A field is missing, or has a value that the class refuses; in the words of the class, with the name
+            of the section before that of the field.
+    """
+    for field in _fields(kind):
+        if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
+            raise InputError(f"{_join(where, field.name)} is missing.")
+    try:
+        return kind(**values)
+    except InputError:
+        raise
+    except (ValueError, TypeError) as error:
+        message = str(error)
+        # Checks of a class begin with the name of a field.
+        is_field = any(message.startswith(f"{name} ") for name in values)
+        raise InputError(f"{_join(where, message)}" if is_field else message) from error
+
+
+def class_path(kind: type) -> str:
+    """Return the name under which config.json stores a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def class_name(kind: type) -> str:
+    """Return the name of a class on the command line: that of the model, for the config of a model.
+
+    Example:
+        >>> from steadeq import Anderson
+        >>> from steadeq.models import ResNet
+        >>> class_name(Anderson), class_name(ResNet.Config)
+        ('Anderson', 'ResNet')
+    """
+    return kind.__qualname__.removesuffix(".Config").rpartition(".")[2]
+
+
+def _find_class(name: Any, base: type[T], where: str, recipe: str | None) -> type[T]:
+    """Return a class by its stored name, among what is loaded.
+
+    Raises:
+        InputError: There is none, or it is not what belongs here.
+    """
+    module_name, _, qualname = str(name).partition(":")
+    is_ours = module_name.split(".")[0] == _PACKAGE
+    if not is_ours and recipe is None:
+        raise InputError(
+            f"{_join(where, _CLASS)} is {name!r}, which is not part of steadeq: if you trust the file that it comes "
+            "from, name it by --recipe path/to/file.py:function (`steadeq train path/to/file.py:function --resume` to "
+            "train, recipe=... in Python)."
+        )
+    found: Any = sys.modules.get(module_name)
+    for part in qualname.split("."):
+        # Only through classes, so that nothing but a class can be reached.
+        found = vars(found).get(part) if isinstance(found, (type, types.ModuleType)) else None
+    if not isinstance(found, type) or not _is_choice(found) or not issubclass(found, base):
+        known = {class_path(kind): kind for kind in subclasses(base)}
+        raise InputError(
+            f"{_join(where, _CLASS)} is {name!r}, which is no {base.__name__} that is known here."
+            f"{suggestion(str(name), known)}"
+        )
+    return found
+
+
+def is_section(hint: Any) -> bool:
+    """Return whether fields of this type hold dataclasses; the base of a family need not be one itself."""
+    return isinstance(hint, type) and (dataclasses.is_dataclass(hint) or inspect.isabstract(hint))
+
+
+def subclasses(base: type[T]) -> list[type[T]]:
+    """Return the classes of which a field of this type can hold an object: all that are loaded, public and concrete."""
+    found = [base] if _is_choice(base) else []
+    for child in base.__subclasses__():
+        found += [kind for kind in subclasses(child) if kind not in found]
+    return found
+
+
+def _is_choice(kind: type) -> bool:
+    # Some bases are abstract by their name alone, as they leave nothing but class variables open.
+    return (
+        dataclasses.is_dataclass(kind)
+        and not inspect.isabstract(kind)
+        and not kind.__name__.startswith(("_", "Abstract"))
+    )
+
+
+# As fields by name
+
+
+def flatten(config: Any, where: str = "") -> dict[str, Any]:
+    """Return all fields of a config by their full names; an open class is a field "class".
+
+    Example:
+        >>> from steadeq import GMRES, Implicit
+        >>> flatten(Implicit(GMRES(max_evals=7)))["solver.max_evals"]
+        7
+    """
+    flat: dict[str, Any] = {}
+    hints = typing.get_type_hints(type(config))
+    for field in _fields(config):
+        name, value = _join(where, field.name), getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            if type(value) is not hints[field.name]:
+                flat[_join(name, _CLASS)] = class_name(type(value))
+            flat |= flatten(value, name)
+        else:
+            flat[name] = value
+    return flat
+
+
+def differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
+    """Return (field, value in a, value in b) where two configs differ.
+
+    Example:
+        >>> from .config import LoopConfig
+        >>> differences(LoopConfig(seed=1), LoopConfig(seed=2))
+        [('seed', 1, 2)]
+    """
+    left, right = flatten(a), flatten(b)
+    names = [*left, *(name for name in right if name not in left)]
+    return [(n, left.get(n), right.get(n)) for n in names if n not in left or n not in right or left[n] != right[n]]
+
+
+# As options of the command line
+
+
+def command_line(config: Any, default: Any, where: str = "") -> list[str]:
+    """Return the options that turn one config into another.
+
+    Args:
+        config: What is wanted.
+        default: What there is without options.
+        where: Name of the section.
+
+    Example:
+        >>> from .config import LoopConfig
+        >>> command_line(LoopConfig(seed=3, compile=True), LoopConfig())
+        ['--seed', '3', '--compile']
+    """
+    words: list[str] = []
+    for field in _fields(config):
+        if not where and field.name == "recipe":
+            continue
+        name, value, old = _join(where, field.name), getattr(config, field.name), getattr(default, field.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            if type(value) is not type(old):
+                words += [_option(name), class_name(type(value))]
+                old = _Stub(inherited_values(old, type(value)), type(value))
+            words += command_line(value, old, name)
+        elif value != old:
+            words += _option_words(name, value)
+    return words
+
+
+class _Stub:
+    """The fields of a class that has just been chosen: what it takes over, and its defaults."""
+
+    def __init__(self, values: dict[str, Any], kind: type) -> None:
+        for field in _fields(kind):
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            setattr(self, field.name, values.get(field.name, default))
+
+
+def inherited_values(old: Any, kind: type) -> dict[str, Any]:
+    """Return what an object of a class takes over from one of another class in its place: fields of common bases."""
+    if not dataclasses.is_dataclass(old):
+        return {}
+    common = [base for base in type(old).__mro__ if base in kind.__mro__ and dataclasses.is_dataclass(base)]
+    return {field.name: getattr(old, field.name) for base in common[:1] for field in _fields(base)}
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _option_words(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        section, _, field = name.rpartition(".")
+        return [_option(name if value else _join(section, f"no-{field}"))]
+    return [_option(name), *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+
+
+def from_words(words: Sequence[str], hint: Any, where: str) -> Any:
+    """Return what the words after an option stand for.
+
+    Raises:
+        InputError: They do not fit the type.
+    """
+    try:
+        return _from_words(list(words), hint)
+    except ValueError:
+        raise InputError(f"{where} is {' '.join(words)!r}; it must be {describe_type(hint)}.") from None
+
+
+def _from_words(words: list[str], hint: Any) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        if words == ["None"]:
+            return None
+        return _from_words(words, next(a for a in arguments if a is not type(None)))
+    if origin is tuple:
+        each = arguments[:1] * len(words) if arguments[-1] is Ellipsis else arguments
+        if len(words) != len(each):
+            raise ValueError
+        return tuple(_from_words([word], a) for word, a in zip(words, each, strict=True))
+    if hint is bool and not words:
+        return True
+    if len(words) != 1:
+        raise ValueError
+    (word,) = words
+    if origin is Literal:
+        if word not in arguments:
+            raise ValueError
+        return word
+    if hint is bool:
+        return {"true": True, "false": False}[word.lower()] if word.lower() in ("true", "false") else _fail()
+    if hint in (int, float, str, Path):
+        return hint(word)
+    raise TypeError(f"{hint!r} is no type that an option can have.")
+
+
+def _fail() -> Any:
+    raise ValueError
+
+
+def describe_type(hint: Any) -> str:
+    """Return in words what a type asks for.
+
+    Example:
+        >>> describe_type(int | None), describe_type(tuple[float, float])
+        ('an integer or None', '2 values, each a number')
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe_type(a) for a in arguments)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if origin is tuple:
+        count = "any number of values" if arguments[-1] is Ellipsis else f"{len(arguments)} values"
+        return f"{count}, each {describe_type(arguments[0])}"
+    return _WORDS.get(hint) or f"a {getattr(hint, '__name__', hint)}"
+
+
+_WORDS: dict[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    Path: "a path",
+    type(None): "None",
+}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and math.isinf(value):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _fields(kind: Any) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(kind) if field.init]
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name

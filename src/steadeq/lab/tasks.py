@@ -1,0 +1,170 @@
+"""What a network is asked to do: the loss it learns from and the metric it is judged by."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..models import Predictions
+
+IGNORED = 255
+"""The label of pixels that do not count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractTask(ABC):
+    """A loss and a metric, both computed sample by sample; batches are averaged by who calls."""
+
+    metric: ClassVar[str]
+    """Name of the metric."""
+    higher_is_better: ClassVar[bool]
+    unit: ClassVar[str] = "sample"
+    """What is counted, and what times are given for."""
+
+    @abstractmethod
+    def check(self, output: Any, target: Tensor) -> None:
+        """Check that an output of the network can be compared with the targets.
+
+        Raises:
+            ValueError: It cannot; the message says what does not fit.
+        """
+
+    @abstractmethod
+    def losses(self, output: Any, target: Tensor) -> Tensor:
+        """Return the (B,) losses."""
+
+    @abstractmethod
+    def scores(self, output: Any, target: Tensor, losses: Tensor) -> Tensor:
+        """Return what the metric is made of: (B,) numbers, or (B, K) if it takes several.
+
+        Args:
+            output: What the network returned.
+            target: What was asked for.
+            losses: What `losses` returned for both.
+        """
+
+    def summarize(self, scores: Sequence[float]) -> float:
+        """Return the metric of many samples, given the K means of their scores."""
+        return scores[0]
+
+    def num_units(self, target: Tensor) -> int:
+        """Return how many units each sample of a batch is."""
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression(AbstractTask):
+    """Squared error."""
+
+    metric = "mse"
+    higher_is_better = False
+
+    def check(self, output: Tensor, target: Tensor) -> None:
+        """Check that the shapes agree."""
+        if output.shape != target.shape:
+            raise ValueError(f"the output is {tuple(output.shape)}, the target {tuple(target.shape)}.")
+
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the squared errors."""
+        return (output - target).square().flatten(1).mean(dim=1)
+
+    def scores(self, output: Tensor, target: Tensor, losses: Tensor) -> Tensor:
+        """Return the squared errors."""
+        return losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(AbstractTask):
+    """Cross entropy, and accuracy between 0 and 1."""
+
+    metric = "accuracy"
+    higher_is_better = True
+
+    def check(self, output: Tensor, target: Tensor) -> None:
+        """Check that there are logits for every class."""
+        if output.shape[1] <= int(target.max()):
+            raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(target.max())}.")
+
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the cross entropies."""
+        return F.cross_entropy(output.float(), target, reduction="none")
+
+    def scores(self, output: Tensor, target: Tensor, losses: Tensor) -> Tensor:
+        """Return 1 where the largest logit is the right class, else 0."""
+        return (output.argmax(dim=1) == target).float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segmentation(AbstractTask):
+    """Cross entropy of every pixel, and the mean over classes of intersection over union."""
+
+    metric = "mIoU"
+    higher_is_better = True
+
+    def check(self, output: Tensor, target: Tensor) -> None:
+        """Check that there are logits for every class and every pixel."""
+        if (output.shape[0], *output.shape[2:]) != tuple(target.shape):
+            raise ValueError(f"the output is {tuple(output.shape)}, the target {tuple(target.shape)}.")
+        labels = target[target != IGNORED]
+        if len(labels) and output.shape[1] <= int(labels.max()):
+            raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(labels.max())}.")
+
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the means of the cross entropies of the pixels that count."""
+        losses = F.cross_entropy(output.float(), target, reduction="none", ignore_index=IGNORED)
+        return losses.flatten(1).sum(dim=1) / (target != IGNORED).flatten(1).sum(dim=1).clamp(min=1)
+
+    def scores(self, output: Tensor, target: Tensor, losses: Tensor) -> Tensor:
+        """Return the sizes of the intersections, and then those of the unions, of each class."""
+        num_classes = output.shape[1]
+        counts = target != IGNORED
+        truth, found = (
+            F.one_hot(torch.where(counts, labels, num_classes), num_classes + 1)[..., :num_classes].flatten(1, -2)
+            for labels in (target, output.argmax(dim=1))
+        )
+        both = (truth * found).sum(dim=1)
+        return torch.cat([both, truth.sum(dim=1) + found.sum(dim=1) - both], dim=1).double()
+
+    def summarize(self, scores: Sequence[float]) -> float:
+        """Return the mean over the classes that occur in the targets or the output."""
+        half = len(scores) // 2
+        known = [both / either for both, either in zip(scores[:half], scores[half:], strict=True) if either > 0]
+        return sum(known) / len(known) if known else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModeling(AbstractTask):
+    """Negative log-likelihood of the tokens that follow, and perplexity."""
+
+    metric = "perplexity"
+    higher_is_better = False
+    unit = "token"
+
+    def check(self, output: Predictions, target: Tensor) -> None:
+        """Check that the vocabulary is large enough."""
+        vocab_size = output.softmax.embedding.vocab_size
+        if vocab_size <= int(target.max()):
+            raise ValueError(f"vocab_size is {vocab_size}, but there is a token of number {int(target.max())}.")
+
+    def losses(self, output: Predictions, target: Tensor) -> Tensor:
+        """Return the means over the tokens of each sample."""
+        return output.losses(target).mean(dim=1)
+
+    def scores(self, output: Predictions, target: Tensor, losses: Tensor) -> Tensor:
+        """Return the losses, which are averaged before they become a perplexity."""
+        return losses
+
+    def summarize(self, scores: Sequence[float]) -> float:
+        """Return the perplexity; infinite where a number cannot hold it."""
+        return math.exp(scores[0]) if scores[0] < 700 else math.inf
+
+    def num_units(self, target: Tensor) -> int:
+        """Return the number of tokens."""
+        return target.shape[1]

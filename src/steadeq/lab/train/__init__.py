@@ -1,0 +1,6 @@
+"""Training: the loop, metrics, evaluation."""
+
+from .distributed import Process
+from .loop import Trainer
+
+__all__ = ["Process", "Trainer"]

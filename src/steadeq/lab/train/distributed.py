@@ -1,0 +1,129 @@
+"""One process among those that `torchrun` started, or the only one."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import InputError
+
+_TIMEOUT = datetime.timedelta(minutes=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """Which process this is, and what the processes do together."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes logs and checkpoints."""
+        return self.rank == 0
+
+    @classmethod
+    def alone(cls, device: str = "auto") -> Process:
+        """Return a process that works by itself.
+
+        Args:
+            device: "auto" for a GPU if there is one, or the name of a device.
+
+        Raises:
+            InputError: There is no such device.
+        """
+        return cls(device=_device(device, 0))
+
+    @classmethod
+    @contextmanager
+    def join(cls, device: str = "auto") -> Iterator[Process]:
+        """Take one's place among the processes, for as long as the context lasts.
+
+        Args:
+            device: "auto" for a GPU if there is one, or the name of a device.
+
+        Raises:
+            InputError: There is no such device.
+        """
+        world_size, local_rank = _from_environment("WORLD_SIZE", 1), _from_environment("LOCAL_RANK", 0)
+        if world_size > 1 and "RANK" not in os.environ:
+            raise InputError("WORLD_SIZE is set, but RANK is not: start several processes with torchrun.")
+        place = _device(device, local_rank)
+        if world_size == 1:
+            yield cls(device=place)
+            return
+        if place.type == "cuda":
+            torch.cuda.set_device(place)
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_TIMEOUT)
+        try:
+            yield cls(rank=dist.get_rank(), world_size=world_size, device=place)
+        finally:
+            dist.destroy_process_group()
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Return a module whose gradients are averaged over the processes."""
+        if self.world_size == 1:
+            return module
+        ids = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(module, device_ids=ids)
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """Return the sum over the processes."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """Return the mean over the processes."""
+        return self.total(tensor) / self.world_size
+
+    def concatenate(self, tensor: Tensor) -> Tensor:
+        """Return what all processes have, which is of one shape, along the first dimension in the order of ranks."""
+        if self.world_size == 1:
+            return tensor
+        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
+    def share_buffers(self, module: nn.Module) -> None:
+        """Give every process the buffers of the main one."""
+        if self.world_size > 1:
+            for buffer in module.buffers():
+                dist.broadcast(buffer, src=0)
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+        if self.world_size > 1:
+            dist.barrier()
+
+
+def _from_environment(name: str, default: int) -> int:
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise InputError(f"The environment variable {name} is {value!r}; it must be a number.")
+    return int(value)
+
+
+def _device(name: str, local_rank: int) -> torch.device:
+    if name == "auto":
+        name = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"There is no device {name!r}; try auto, cpu or cuda.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"The device {name!r} is not supported; try auto, cpu or cuda.")
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise InputError(f"The device {name!r} is not available here; try auto or cpu.")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", local_rank)
+    return device

@@ -1,0 +1,131 @@
+"""Measuring a network: its task, its solves, and its Jacobian."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ..._internal.trees import leaves
+from ...jacobian import frobenius_norm, spectral_radius
+from ...solvers import AbstractSolver
+from ..data import MapDataset, evaluation_batches, is_contiguous, read_samples
+from ..errors import Interrupted
+from ..runs import EvaluationRow
+from ..tasks import AbstractTask
+from .adapter import Carry, ModelAdapter
+from .clock import now
+from .distributed import Process
+from .interruption import Interruption
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """Runs a network over a data set; with several processes, each takes its part and all get the whole result."""
+
+    task: AbstractTask
+    """What the network is judged by."""
+    process: Process
+    """This process."""
+    batch_size: int = 250
+    """Samples a batch."""
+    precision: torch.dtype | None = None
+    """Dtype of autocast, or None for none."""
+    interruption: Interruption | None = None
+    """Stops between batches when it was requested."""
+
+    @torch.no_grad()
+    def measure(self, model: nn.Module, dataset: MapDataset, solver: AbstractSolver) -> EvaluationRow:
+        """Return loss, metric, and means over samples of residual and evaluations, at a solver's budget.
+
+        A text is read in order, each segment with the carry of the one before; all means are over its tokens.
+
+        Raises:
+            Interrupted: It was asked to stop.
+        """
+        device, adapter = self.process.device, ModelAdapter(model)
+        was_training = model.training
+        model.eval()
+        # loss, residual, evaluations, converged, seconds, units; then the scores
+        sums = torch.zeros(6, dtype=torch.float64, device=device)
+        scores: torch.Tensor | None = None
+        keeps_carry = is_contiguous(dataset)
+        carry: Carry | None = None
+        batches = evaluation_batches(
+            dataset, batch_size=self.batch_size, rank=self.process.rank, world_size=self.process.world_size
+        )
+        try:
+            for batch in batches:
+                if self.interruption is not None and self.interruption.requested and self.process.world_size == 1:
+                    raise Interrupted
+                x, y = (tensor.to(device) for tensor in batch)
+                start = now(device)
+                with torch.autocast(device.type, dtype=self.precision, enabled=self.precision is not None):
+                    answer = adapter(x, carry=carry, solver=solver)
+                seconds = now(device) - start
+                carry = answer.carry if keeps_carry else None
+                losses = self.task.losses(answer.output, y)
+                num_units = self.task.num_units(y)
+                sums[0] += num_units * losses.double().sum()
+                stats = None if answer.equilibrium is None else answer.equilibrium.stats
+                if stats is not None:
+                    values = (stats.residual, stats.num_evals, stats.converged)
+                    sums[1:4] += num_units * torch.stack([value.double().sum() for value in values])
+                sums[4] += seconds
+                sums[5] += num_units * len(y)
+                part = num_units * self.task.scores(answer.output, y, losses).double().sum(dim=0).reshape(-1)
+                scores = part if scores is None else scores + part
+        finally:
+            model.train(was_training)
+        assert scores is not None
+        loss, residual, evals, converged, seconds, count, *totals = self.process.total(
+            torch.cat([sums, scores])
+        ).tolist()
+        has_solves = adapter.has_equilibrium
+        return EvaluationRow(
+            max_evals=solver.max_evals if has_solves else 0,
+            loss=loss / count,
+            score=self.task.summarize([total / count for total in totals]),
+            forward_residual=residual / count if has_solves else None,
+            forward_evals=evals / count if has_solves else None,
+            converged=converged / count if has_solves else None,
+            seconds_per_sample=seconds / count,
+        )
+
+    def measure_spectrum(
+        self,
+        model: nn.Module,
+        dataset: MapDataset,
+        solver: AbstractSolver,
+        *,
+        num_samples: int,
+        max_products: int,
+        seed: int,
+    ) -> dict[str, float]:
+        """Return ‖J‖²_F / d and the spectral radius, by Arnoldi and as the paper does, as means over the first samples.
+
+        The error of the radius is the mean over samples where it is known, if there are any, next to the share of those
+        where it is not. Every process measures the same samples, as they are few.
+        """
+        was_training = model.training
+        model.eval()
+        generator = torch.Generator().manual_seed(seed)
+        x, _ = read_samples(dataset, torch.arange(min(num_samples, len(dataset))))
+        with torch.no_grad():
+            eq = ModelAdapter(model)(x.to(self.process.device), solver=solver).equilibrium
+        assert eq is not None
+        dim = sum(leaf[0].numel() for leaf in leaves(eq.z))
+        norm = frobenius_norm(eq, num_probes=4, generator=generator)
+        radius = spectral_radius(eq, memory=max_products, max_products=max_products, tol=1e-2, generator=generator)
+        rayleigh = spectral_radius(eq, method="rayleigh", max_products=max_products, tol=1e-2, generator=generator)
+        model.train(was_training)
+        error, unknown = radius.mean_error()
+        return {
+            "jacobian_norm": float(norm.value.square().mean()) / dim,
+            "spectral_radius": float(radius.value.mean()),
+            "spectral_radius_max": float(radius.value.max()),
+            **({} if error is None else {"spectral_radius_error": error}),
+            "spectral_radius_unknown": unknown,
+            "spectral_radius_rayleigh": float(rayleigh.value.mean()),
+        }

@@ -1,0 +1,410 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import time
+import warnings
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...equilibrium import ConvergenceWarning
+from ...jacobian import Constant
+from ..config import TrainConfig
+from ..data import open_reader, read_samples
+from ..errors import Diverged, InputError, Interrupted, RunError
+from ..loading import build_model, load_weights
+from ..seeds import derive_seed
+from .adapter import ModelAdapter
+from .carry import CarryStore
+from ..checkpoint import Checkpoint
+from .display import AbstractDisplay, SilentDisplay
+from .distributed import Process
+from .evaluation import Evaluator
+from ..folder import RunFolder
+from .interruption import Interruption
+from .metrics import MetricsLog, Window, peak_memory
+from .profile import NoProfile, Profile
+from .step import StepMetrics, StepResult, StepSettings, TrainStep
+
+_ADVICE = (
+    "Try a lower optimizer.learning_rate, a larger regularizer.weight or regularizer.probability, a larger "
+    "solver.max_evals, optimizer.max_grad_norm, or some warmup.num_steps."
+)
+
+
+class Trainer:
+    """Trains one model in one run's folder, alone or as one of several processes.
+
+    Whatever is random or scheduled is a function of the config and the step, so that a run that was killed and resumed
+    ends with the same weights as one that never stopped.
+
+    Args:
+        config: All about the run.
+        folder: The run's folder.
+        process: This process.
+        display: Where progress is shown.
+        is_profiled: Whether to time the parts of a step.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        *,
+        process: Process = Process(),  # noqa: B008 (frozen)
+        display: AbstractDisplay | None = None,
+        is_profiled: bool = False,
+    ) -> None:
+        self.config, self.folder, self.process = config, folder, process
+        self.display = display if display is not None and process.is_main else SilentDisplay()
+        loop, device = config.loop, process.device
+        self.splits = config.data.load()
+        self.parts = range(process.rank * loop.accumulate, (process.rank + 1) * loop.accumulate)
+        self.reader = open_reader(
+            self.splits.train,
+            batch_size=loop.batch_size,
+            num_parts=loop.accumulate * process.world_size,
+            parts=self.parts,
+            seed=loop.seed,
+        )
+        self.carry = CarryStore(process, num_parts=loop.accumulate)
+        self.num_steps = loop.num_steps or loop.num_epochs * self.reader.steps_per_epoch
+        self.eval_every = config.log.eval_every or self.reader.steps_per_epoch
+        self.checkpoint_every = config.log.checkpoint_every or self.reader.steps_per_epoch
+        precision = torch.bfloat16 if loop.precision == "bfloat16" else None
+
+        self.model = build_model(config).to(device)
+        self.task = config.data.task
+        self._sanity_check()
+        self.average = copy.deepcopy(self.model) if loop.ema_decay else None
+        self.profile = Profile(self.model, device) if is_profiled else NoProfile()
+        self.train_step = process.wrap(TrainStep(self.model, self.task, precision=precision, profile=self.profile))
+        self.optimizer = config.optimizer.build(self.model.parameters())
+        self.regularizer = config.regularizer.for_run(
+            num_steps=self.num_steps, steps_per_epoch=self.reader.steps_per_epoch, seed=loop.seed
+        )
+        self.warmup_regularizer = dataclasses.replace(
+            self.regularizer, weight=config.warmup.regularizer_weight, schedule=Constant()
+        )
+        self.adjoint = self.profile.adjoint(config.adjoint)
+        self.interruption = Interruption()
+        self.evaluator = Evaluator(
+            task=self.task,
+            process=process,
+            batch_size=config.log.eval_batch_size,
+            precision=precision,
+            interruption=self.interruption,
+        )
+
+        self.step = 0
+        """Steps completed."""
+        self.window = Window()
+        self.num_bad_in_row = self.num_bad = 0
+        self.evaluated_at = self._saved_at = -1
+        self.evaluation: dict[str, float] = {}
+        self._checkpoints = folder.checkpoints(keep=config.log.keep_checkpoints)
+        self._log: MetricsLog | None = None
+
+    @torch.no_grad()
+    def _sanity_check(self) -> None:
+        """Send some samples through all parts of the network, so that what does not fit shows before the run begins.
+
+        Raises:
+            InputError: The network and the data do not go together.
+        """
+        self.model.eval()
+        try:
+            indices = torch.arange(min(32, self.config.loop.batch_size, len(self.splits.train)))
+            x, y = (tensor.to(self.process.device) for tensor in read_samples(self.splits.train, indices))
+            output = ModelAdapter(self.model)(x, depth=1).output
+            self.task.check(output, y)
+            self.task.losses(output, y)
+        except (InputError, RunError):
+            raise
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise InputError(f"The model does not fit the data: {str(error).splitlines()[0]}") from error
+        finally:
+            self.model.train()
+
+    def resume(self) -> bool:
+        """Continue from the latest checkpoint; return whether there was one.
+
+        Raises:
+            InputError: It belongs to another model.
+            DamagedCheckpointError: All checkpoints are damaged.
+        """
+        checkpoint = self._checkpoints.load_latest()
+        if checkpoint is None:
+            return False
+        try:
+            self._restore(checkpoint)
+        except KeyError as error:
+            raise InputError(
+                f"The checkpoints in {self.folder.path} were made by another version: they lack {error}."
+            ) from error
+        return True
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        load_weights(self.model, checkpoint.weights)
+        state = checkpoint.state
+        if (self.average is None) != (checkpoint.average is None) or state["optimizer_class"] != type(self.optimizer).__name__:
+            raise InputError(f"The checkpoints in {self.folder.path} were made with another optimizer or moving average.")
+        if self.average is not None and checkpoint.average is not None:
+            load_weights(self.average, checkpoint.average)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.regularizer.load_state_dict(state["regularizer"])
+        self.window = Window(**state["window"])
+        self.step, self.evaluated_at = state["step"], state["evaluated_at"]
+        self.num_bad, self.num_bad_in_row = state["num_bad"], state["num_bad_in_row"]
+        self.evaluation = state["evaluation"]
+        self.carry.load_state_dict(state["carry"])
+        self._saved_at = self.step
+
+    def train(self) -> dict[str, float]:
+        """Train to the last step and return the last evaluation.
+
+        Raises:
+            Interrupted: It was asked to stop, and a checkpoint is saved.
+            RunError: It cannot go on: too many bad steps, or a full disk.
+        """
+        try:
+            self._open_log()
+            with self.interruption, self.display, self.profile.steps(), warnings.catch_warnings():
+                # The residual of every solve is recorded, forward and backward.
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                self.display.begin(self.folder.path.name, self.num_steps, self.step)
+                self._run()
+        except Interrupted:
+            self._save()
+            raise Interrupted(
+                f"Stopped at step {self.step} of {self.num_steps}; the state is saved in {self.folder.path}."
+            ) from None
+        finally:
+            self.reader.close()
+            if self._log is not None:
+                self._log.close()
+        return self.evaluation
+
+    def _run(self) -> None:
+        while True:
+            # An evaluation that an interruption prevented or cut short is made up for when the run goes on.
+            is_new = self._evaluate_if_due() or self._saved_at != self.step
+            is_due = self.step % self.checkpoint_every == 0 or self.is_finished
+            if self.step > 0 and is_due and is_new:
+                self._save()
+            if self.is_finished:
+                # After the last checkpoint, so that who reads it finds that one.
+                self._write("finished", {})
+                return
+            if self._advance():
+                raise Interrupted
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all steps are made and the last one is evaluated."""
+        return self.step == self.num_steps and self.evaluated_at == self.step
+
+    def _open_log(self) -> None:
+        if not self.process.is_main:
+            return
+        folder = self.folder.path / "tensorboard" if self.config.log.tensorboard else None
+        try:
+            MetricsLog.rewind(self.folder.metrics_path, step=self.step, evaluated_at=self.evaluated_at)
+            self._log = MetricsLog(self.folder.metrics_path, tensorboard=folder, step=self.step)
+            self.folder.record_environment(device=str(self.process.device), world_size=self.process.world_size)
+        except OSError as error:
+            raise RunError(
+                f"The run's folder {self.folder.path} cannot be written ({error.strerror}); its checkpoints are intact."
+            ) from error
+
+    # One step
+
+    def _advance(self) -> bool:
+        """Make one step; return whether some process was asked to stop."""
+        start, cpu_start = time.perf_counter(), time.process_time()
+        step = self.step
+        settings = self._settings(step)
+        rate = self.config.optimizer.rate(step, self.num_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        # A bad batch must not stay in running means either.
+        buffers = [buffer.clone() for buffer in self.model.buffers()]
+        if step % self.reader.steps_per_epoch == 0:
+            self.carry.clear()
+        metrics = self._accumulate(settings)
+        values = metrics.values
+        with self.profile.section("optimizer"):
+            values["grad_norm"] = self._gradient_norm()
+            is_good = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"]) and not values["non_finite"]
+            if is_good:
+                self.optimizer.step()
+                self._update_average()
+                self.carry.keep()
+            else:
+                for buffer, before in zip(self.model.buffers(), buffers, strict=True):
+                    buffer.copy_(before)
+            self.optimizer.zero_grad(set_to_none=True)
+        values |= {"regularizer_weight": settings.regularizer.gamma(step), "learning_rate": rate}
+        if settings.regularizer is self.regularizer and "forward_residual" in values:
+            self.regularizer.observe(residual=values["forward_residual"])
+        self.step += 1
+        with self.profile.section("logging"):
+            # What else runs on the machine shows in the first, and not in the second.
+            times = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu_start}
+            self._record(values, is_good, times)
+        return metrics.must_stop
+
+    def _settings(self, step: int) -> StepSettings:
+        config = self.config
+        is_warmup = step < config.warmup.num_steps
+        regularizer = self.warmup_regularizer if is_warmup else self.regularizer
+        solver = config.solver
+        if config.budget.when == "always" or regularizer.is_applied(step):
+            solver = config.budget.draw(solver, seed=config.loop.seed, step=step)
+        return StepSettings(
+            step=step,
+            solver=solver,
+            adjoint=self.adjoint,
+            regularizer=regularizer,
+            depth=config.warmup.depth if is_warmup else None,
+        )
+
+    def _accumulate(self, settings: StepSettings) -> StepMetrics:
+        """Add up the gradients of the parts of a batch; return means over all parts of all processes."""
+        num_parts = self.config.loop.accumulate
+        total: Tensor | None = None
+        for index, part in enumerate(self.parts):
+            with self.profile.section("data"):
+                x, y = (tensor.to(self.process.device) for tensor in self.reader.get(settings.step, part))
+            carry = self.carry.recall(index) if self.reader.is_contiguous else None
+            torch.manual_seed(derive_seed(self.config.loop.seed, "step", settings.step, part))
+            is_last = index == num_parts - 1
+            with nullcontext() if is_last or self.process.world_size == 1 else self.train_step.no_sync():  # pyright: ignore
+                with self.profile.section("model"):
+                    result: StepResult = self.train_step(x, y, settings, carry)
+                with self.profile.section("products"):
+                    (result.loss / num_parts).backward()
+            self.carry.propose(index, result.carry)
+            packed = result.pack(must_stop=self.interruption.requested)
+            total = packed if total is None else total + packed
+        assert total is not None
+        return StepMetrics.unpack(self.process.mean(total) / num_parts, self.task)
+
+    def _gradient_norm(self) -> float:
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        limit = self.config.optimizer.max_grad_norm
+        if limit is not None:
+            nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+        return float(norm)
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        if self.average is not None:
+            pairs = zip(self.average.parameters(), self.model.parameters(), strict=True)
+            for average, current in pairs:
+                average.lerp_(current, 1 - self.config.loop.ema_decay)
+            for average, current in zip(self.average.buffers(), self.model.buffers(), strict=True):
+                average.copy_(current)
+
+    # What is recorded
+
+    def _record(self, values: dict[str, float], is_good: bool, times: dict[str, float]) -> None:
+        if is_good:
+            self.num_bad_in_row = 0
+            self.window.add({**values, **times})
+        else:
+            self.num_bad_in_row += 1
+            self.num_bad += 1
+            what = (
+                "a state"
+                if values["non_finite"]
+                else "the loss"
+                if not math.isfinite(values["loss"])
+                else "the gradient"
+            )
+            self._write("skipped", {"reason": f"{what} is not finite", "in_row": self.num_bad_in_row})
+            self.display.say(f"Step {self.step} is skipped: {what} is not finite ({self.num_bad_in_row} in a row).")
+        if self.num_bad_in_row >= self.config.loop.max_bad_steps:
+            self._write("diverged", {"in_row": self.num_bad_in_row})
+            raise Diverged(
+                f"The run stopped at step {self.step}: {self.num_bad_in_row} steps in a row were not finite. {_ADVICE}"
+            )
+        if self.step % self.config.log.every == 0 or self.step == self.num_steps:
+            means = self.window.take()
+            if means:
+                self._write(
+                    "train",
+                    {
+                        "epoch": self.step / self.reader.steps_per_epoch,
+                        **means,
+                        "memory_mb": peak_memory(self.process.device),
+                        "num_skipped": self.num_bad,
+                    },
+                )
+        self.display.advance(self.folder.path.name, self.step, values)
+
+    def _evaluate_if_due(self) -> bool:
+        """Evaluate if it is time to; return whether it was."""
+        is_due = self.step == self.num_steps or (self.step > 0 and self.step % self.eval_every == 0)
+        if not is_due or self.evaluated_at == self.step:
+            return False
+        with self.profile.section("evaluation"):
+            config, model = self.config, self.model if self.average is None else self.average
+            self.process.share_buffers(model)
+            start = time.perf_counter()
+            row = self.evaluator.measure(model, self.splits.validation, config.evaluation_solver)
+            values = {n: v for n, v in vars(row).items() if v is not None and n not in ("max_evals", "score")}
+            values[self.task.metric] = row.score
+            if config.log.spectrum_samples and ModelAdapter(model).has_equilibrium:
+                values |= self.evaluator.measure_spectrum(
+                    model,
+                    self.splits.validation,
+                    config.evaluation_solver,
+                    num_samples=config.log.spectrum_samples,
+                    max_products=config.log.spectrum_products,
+                    seed=derive_seed(config.loop.seed, "spectrum", self.step),
+                )
+            values |= {"epoch": self.step / self.reader.steps_per_epoch, "seconds": time.perf_counter() - start}
+        self.evaluated_at, self.evaluation = self.step, values
+        self._write("evaluation", values)
+        return True
+
+    def _write(self, event: str, values: dict[str, Any]) -> None:
+        if self._log is not None:
+            self._log.write(event, self.step, values)
+
+    # What is saved
+
+    def _save(self) -> None:
+        with self.profile.section("logging"):
+            self.process.share_buffers(self.model)
+            carry = self.carry.state_dict()
+            self._saved_at = self.step
+            if self._log is None:
+                return
+            self._log.sync()
+            self._checkpoints.save(
+                Checkpoint(
+                    weights=self.model.state_dict(),
+                    average=None if self.average is None else self.average.state_dict(),
+                    state={
+                        "step": self.step,
+                        "optimizer_class": type(self.optimizer).__name__,
+                        "optimizer": self.optimizer.state_dict(),
+                        "regularizer": self.regularizer.state_dict(),
+                        "window": self.window.state_dict(),
+                        "carry": carry,
+                        "evaluated_at": self.evaluated_at,
+                        "evaluation": self.evaluation,
+                        "num_bad": self.num_bad,
+                        "num_bad_in_row": self.num_bad_in_row,
+                    },
+                )
+            )

@@ -1,0 +1,148 @@
+"""What a run records: averages over steps, and one line of JSON for each."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import InputError, RunError
+from ..files import write_atomically
+
+
+class Window:
+    """Running means of named values since the last line of metrics; part of a checkpoint.
+
+    Example:
+        >>> window = Window()
+        >>> window.add({"loss": 1.0}); window.add({"loss": 3.0, "penalty": 5.0})
+        >>> window.take()
+        {'loss': 2.0, 'penalty': 5.0}
+        >>> window.take()
+        {}
+    """
+
+    def __init__(self, sums: dict[str, float] | None = None, counts: dict[str, int] | None = None) -> None:
+        self.sums, self.counts = dict(sums or {}), dict(counts or {})
+
+    def add(self, values: dict[str, float]) -> None:
+        """Add the values of one step; a value that a step does not have does not count there."""
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def take(self) -> dict[str, float]:
+        """Return the means and begin anew."""
+        means = {name: total / self.counts[name] for name, total in self.sums.items()}
+        self.sums, self.counts = {}, {}
+        return means
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
+        return {"sums": dict(self.sums), "counts": dict(self.counts)}
+
+
+class MetricsLog:
+    """`metrics.jsonl`, and TensorBoard events if asked for.
+
+    Args:
+        path: Of the file; lines are appended.
+        tensorboard: Folder for TensorBoard's events, or None.
+        step: From which the run goes on; TensorBoard hides what it was told of later steps.
+    """
+
+    def __init__(self, path: Path, *, tensorboard: Path | None = None, step: int = 0) -> None:
+        self._path = path
+        self._writer = None if tensorboard is None else _tensorboard_writer(tensorboard, step)
+        self._file = path.open("a")
+
+    @staticmethod
+    def rewind(path: Path, *, step: int, evaluated_at: int) -> None:
+        """Forget what was recorded by a run after the checkpoint from which it goes on.
+
+        Args:
+            path: Of the file.
+            step: Of the checkpoint.
+            evaluated_at: Step of the last evaluation before it, which may be earlier than one that was due.
+        """
+        if not path.is_file():
+            return
+        kept = []
+        # Whatever a crash left behind, such as half a line, ends what can be read.
+        for line in path.read_text(errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+                if record["step"] > (evaluated_at if record["event"] == "evaluation" else step):
+                    break
+                if record["event"] == "finished":
+                    continue  # which is written anew when the run is through
+            except (ValueError, KeyError, TypeError):
+                break
+            kept.append(line + "\n")
+        write_atomically(path, "".join(kept))
+
+    def write(self, event: str, step: int, values: dict[str, Any]) -> None:
+        """Append one line; what is not finite becomes null, as JSON has no such numbers.
+
+        Raises:
+            RunError: The disk is full, or the like.
+        """
+        record = {"event": event, "step": step, **{name: _finite(value) for name, value in values.items()}}
+        try:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._failure(error) from error
+        if self._writer is not None:
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._writer.add_scalar(f"{event}/{name}", value, step)
+
+    def sync(self) -> None:
+        """Have all lines on disk."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._failure(error) from error
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._failure(error) from error
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+    def _failure(self, error: OSError) -> RunError:
+        return RunError(f"{self._path} could not be written ({error.strerror}); the checkpoints are intact.")
+
+
+def peak_memory(device: torch.device) -> float:
+    """Return the most memory used so far, in MB: of the GPU, or of the whole process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts kilobytes, macOS bytes.
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _tensorboard_writer(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise InputError("TensorBoard is not installed: pip install 'steadeq[tensorboard]'.") from error
+    return SummaryWriter(str(folder), purge_step=step + 1 if step else None)

@@ -1,0 +1,161 @@
+"""One pass of a batch through the network: the loss to differentiate, and all that is recorded about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ...adjoints import AbstractAdjoint
+from ...equilibrium import Equilibrium, Status
+from ...jacobian import AbstractRegularizer
+from ...solvers import AbstractSolver
+from ..tasks import AbstractTask
+from .adapter import Carry, ModelAdapter
+from .profile import NoProfile
+
+NAMES = (
+    "loss",
+    "task_loss",
+    "penalty",
+    "jacobian_norm",
+    "forward_residual",
+    "forward_evals",
+    "backward_residual",
+    "backward_evals",
+    "non_finite",
+    "stop",
+)
+"""What the numbers of a step are, in the order of `StepResult.pack`; the scores of the task follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """How one step is made; the same on all processes."""
+
+    step: int
+    solver: AbstractSolver
+    adjoint: AbstractAdjoint
+    regularizer: AbstractRegularizer
+    depth: int | None = None
+    """Apply the cell this often instead of solving for the equilibrium."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepResult:
+    """What a step gave; numbers are means over the batch."""
+
+    loss: Tensor
+    """Task loss plus penalty, with its graph."""
+    task_loss: Tensor
+    """What the task asks for."""
+    penalty: Tensor
+    """gamma times the penalty; zero when it is not applied."""
+    jacobian_norm: Tensor | None
+    """The penalty without its weight, an estimate of ‖J‖²_F / d; None when it is not applied."""
+    scores: Tensor
+    """(K,) what the task's metric is made of."""
+    equilibrium: Equilibrium | None
+    """What was solved; None for a network that solves nothing."""
+    carry: Carry | None
+    """What the network needs to go on."""
+
+    def pack(self, *, must_stop: bool) -> Tensor:
+        """Return all numbers in one tensor, so that they travel together; after the backward pass, as it counts too.
+
+        What there is not, as without a solve or without a penalty, is NaN.
+        """
+        like = self.task_loss
+        nan = like.new_tensor(math.nan)
+        forward = None if self.equilibrium is None else self.equilibrium.stats
+        backward = None if self.equilibrium is None else self.equilibrium.backward
+        values = (
+            self.loss.detach(),
+            self.task_loss,
+            self.penalty,
+            nan if self.jacobian_norm is None else self.jacobian_norm,
+            nan if forward is None else forward.residual.mean(),
+            nan if forward is None else forward.num_evals.float().mean(),
+            nan if backward is None else backward.residual.mean(),
+            nan if backward is None else backward.num_evals.double().mean(),
+            like.new_zeros(()) if forward is None else (forward.status == Status.NON_FINITE).any(),
+            like.new_tensor(float(must_stop)),
+        )
+        return torch.cat([torch.stack([value.double() for value in values]), self.scores.double()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMetrics:
+    """The numbers of a step, as means over all parts of all processes."""
+
+    values: dict[str, float]
+    """By name; what there is not is left out."""
+    must_stop: bool
+    """Whether some process was asked to stop."""
+
+    @classmethod
+    def unpack(cls, packed: Tensor, task: AbstractTask) -> StepMetrics:
+        """Return what `StepResult.pack` packed, with the task's metric by its name."""
+        numbers = packed.tolist()
+        named = dict(zip(NAMES, numbers[: len(NAMES)], strict=True))
+        may_lack = ("jacobian_norm", "forward_residual", "forward_evals", "backward_residual", "backward_evals")
+        must_stop = named.pop("stop") > 0
+        values = {name: value for name, value in named.items() if name not in may_lack or not math.isnan(value)}
+        values[task.metric] = task.summarize(numbers[len(NAMES) :])
+        return cls(values=values, must_stop=must_stop)
+
+
+class TrainStep(nn.Module):
+    """The network with its task, as one module, so that the gradients of both losses meet in one backward pass.
+
+    Args:
+        model: The network.
+        task: What it is trained for.
+        precision: Dtype of autocast, or None for none.
+        profile: Times the parts of a step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: AbstractTask,
+        *,
+        precision: torch.dtype | None = None,
+        profile: NoProfile | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.task, self.precision = model, task, precision
+        self._profile = NoProfile() if profile is None else profile
+
+    def forward(self, x: Tensor, y: Tensor, settings: StepSettings, carry: Carry | None = None) -> StepResult:
+        """Return losses and numbers of a batch.
+
+        Args:
+            x: The batch.
+            y: Its targets.
+            settings: How the step is made.
+            carry: What the network returned for the batch before, if this one goes on there.
+        """
+        with torch.autocast(y.device.type, dtype=self.precision, enabled=self.precision is not None):
+            with self._profile.section("solver"):
+                answer = ModelAdapter(self.model)(
+                    x, carry=carry, solver=settings.solver, adjoint=settings.adjoint, depth=settings.depth
+                )
+            losses = self.task.losses(answer.output, y)
+            task_loss = losses.mean()
+            term, norm = torch.zeros_like(task_loss), None
+            if answer.equilibrium is not None:
+                regularizer = settings.regularizer
+                term, norm = regularizer.evaluate(answer.equilibrium, step=settings.step, task_loss=task_loss)
+            scores = self.task.scores(answer.output, y, losses).detach()
+            return StepResult(
+                loss=task_loss + term,
+                task_loss=task_loss.detach(),
+                penalty=term.detach(),
+                jacobian_norm=norm,
+                scores=scores.mean(dim=0).reshape(-1),
+                equilibrium=answer.equilibrium,
+                carry=answer.carry,
+            )

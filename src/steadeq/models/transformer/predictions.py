@@ -1,0 +1,57 @@
+"""What language models return, and what they carry from one segment of a text to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...nn import AdaptiveSoftmax
+
+Carry = tuple[Tensor, ...]
+"""What a model keeps of the tokens before, each part (B, M, ...) and without a graph."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predictions:
+    """What a language model says about the tokens that follow.
+
+    Probabilities are computed on demand, as a table over the whole vocabulary is large and training needs one entry in
+    each row.
+    """
+
+    hidden: Tensor
+    """(B, L, features) vectors of the positions."""
+    softmax: AdaptiveSoftmax
+    """The module that turns these vectors into probabilities."""
+    carry: Carry | None
+    """What the model needs to go on with the tokens after these, or None if it keeps nothing."""
+
+    def losses(self, tokens: Tensor) -> Tensor:
+        """Return the (B, L) negative log-likelihoods of the tokens that followed.
+
+        Args:
+            tokens: (B, L) tokens: at each position, the one after it.
+        """
+        return self.softmax(self.hidden, tokens)
+
+    def log_probabilities(self) -> Tensor:
+        """Return the (B, L, vocabulary) logarithms of the probabilities of all tokens."""
+        return self.softmax.log_probabilities(self.hidden)
+
+
+def extend_carry(carry: Carry | None, present: Carry, *, length: int) -> Carry | None:
+    """Return the last positions of past and present, without a graph.
+
+    Args:
+        carry: What was carried from the segments before, if anything was.
+        present: What is new, part by part (B, L, ...).
+        length: Number of positions to keep; None is returned for 0.
+    """
+    if length == 0:
+        return None
+    new = [part.detach() for part in present]
+    if carry is not None:
+        new = [torch.cat([old, part], dim=1) for old, part in zip(carry, new, strict=True)]
+    return tuple(part[:, -length:] for part in new)

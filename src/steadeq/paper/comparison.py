@@ -1,0 +1,118 @@
+"""Results that compare variants: all of them evaluate, draw, judge and write in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ..lab.config import TrainConfig
+from ..lab.recipes.registry import Scale
+from ..lab.report import RunGroup, save_png
+from ..lab.runs import RunRecord
+from .result import PaperResult
+from .tables import Column, variant_table, write_averages, write_csv
+from .variant import Measures, Summary, Variant, VariantSummary, duration, evaluate, measure, plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(PaperResult[Summary]):
+    """A table or figure that compares variants."""
+
+    variants: Callable[[Scale], Sequence[Variant]]
+    """What is compared at a scale."""
+    figures: Callable[[Sequence[RunGroup]], Mapping[str, Figure | None]]
+    """Draws the runs of the variants; None where they recorded nothing to draw."""
+    columns: Sequence[Column] = ()
+    """Columns of the table beside the name and the budget of a variant."""
+    nfe_beside_paper: bool = False
+    """Whether the budget of the paper stands beside ours in the table."""
+    budgets: Sequence[int] = ()
+    """Further budgets at which every equilibrium model is evaluated."""
+    extend: Callable[[Summary, Mapping[str, Path]], Summary] = lambda summary, _: summary
+    """Adds to the summary what follows from several variants, or from one of the runs of each."""
+
+    def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
+        """Return the runs of all variants."""
+        return plan(self.variants(scale))
+
+    def data(self, scale: Scale) -> str:
+        """Return the names of the data sets of all runs."""
+        return ", ".join(dict.fromkeys(config.data.name for config in self.runs(scale).values()))
+
+    def duration(self, scale: Scale) -> str:
+        """Return how long all runs take."""
+        return duration(self.variants(scale), scale)
+
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
+        """Evaluate what was not evaluated yet, draw, and return the means over seeds."""
+        variants = self.variants(scale)
+        measured = self._collect(variants, runs, folder)
+        found = Summary((variant.name, VariantSummary.of(variant, measured[variant.name])) for variant in variants)
+        save_figures(self.figures(_groups(variants, runs)), folder)
+        return self.extend(found, runs)
+
+    def to_json(self, summary: Summary) -> dict[str, Any]:
+        """Return what is written to summary.json."""
+        return {"variants": [row.to_json() for row in summary.values()]}
+
+    def from_json(self, content: Mapping[str, Any]) -> Summary:
+        """Return what was read from summary.json."""
+        return Summary((row["variant"], VariantSummary.from_json(row)) for row in content["variants"])
+
+    def table(self, summary: Summary) -> str:
+        """Return the columns of the page."""
+        return variant_table(summary.values(), self.columns, nfe_beside_paper=self.nfe_beside_paper)
+
+    def write_csv(self, summary: Summary, folder: Path) -> None:
+        """Write all measures of all variants to summary.csv."""
+        write_averages(folder / "summary.csv", summary.values())
+
+    def _collect(
+        self, variants: Sequence[Variant], runs: Mapping[str, Path], folder: Path
+    ) -> dict[str, list[Measures]]:
+        """Return what is measured of each run, by variant; write runs.csv and budgets.csv."""
+        wanted: dict[str, set[int]] = {}
+        for variant in variants:
+            for name in variant.configs():
+                budgets = self.budgets if variant.max_evals else ()
+                wanted.setdefault(name, set()).update([variant.max_evals, *budgets])
+        evaluated = {name: evaluate(runs[name], sorted(budgets)) for name, budgets in wanted.items()}
+        records = {name: RunRecord.read(runs[name]) for name in wanted}
+        measured: dict[str, list[Measures]] = {variant.name: [] for variant in variants}
+        rows = []
+        for variant in variants:
+            for name, config in variant.configs().items():
+                found = measure(records[name], evaluated[name].get(variant.max_evals))
+                measured[variant.name].append(found)
+                rows.append({"variant": variant.name, "seed": config.loop.seed, **asdict(found)})
+        write_csv(folder / "runs.csv", rows)
+        by_budget = [
+            {"run": name, **{records[name].metric if k == "score" else k: v for k, v in asdict(row).items()}}
+            for name, found in evaluated.items()
+            for row in found.values()
+            if row.max_evals
+        ]
+        if by_budget:
+            write_csv(folder / "budgets.csv", by_budget)
+        return measured
+
+
+def save_figures(figures: Mapping[str, Figure | None], folder: Path) -> None:
+    """Save figures as PNG by their names; those are left out for which the runs recorded nothing."""
+    for name, figure in figures.items():
+        if figure is not None:
+            save_png(figure, folder / f"{name}.png", dpi=110)
+
+
+def _groups(variants: Sequence[Variant], runs: Mapping[str, Path]) -> list[RunGroup]:
+    """Return the runs of each variant under its name; of variants that share their runs, the first."""
+    groups: dict[tuple[str, ...], RunGroup] = {}
+    for variant in variants:
+        names = tuple(variant.configs())
+        if names not in groups:
+            groups[names] = RunGroup(label=variant.name, runs=tuple(RunRecord.read(runs[name]) for name in names))
+    return list(groups.values())

@@ -1,0 +1,138 @@
+"""What a trained model costs on a CPU: the memory of a training step, and the time of inference."""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..lab.data import AbstractDataset
+from ..equilibrium import ConvergenceWarning
+from ..lab.train import Run
+from ..lab.train.loading import load_model
+from ..lab.train.step import Objective, Plan
+
+BATCH_SIZE = 64
+"""Of both measurements."""
+_NUM_REPEATS = 5
+
+
+class LiveTensors(TorchDispatchMode):
+    """Counts the bytes of tensors that were made in this context and are still there.
+
+    The memory of the process would not do: on a CPU it holds the libraries and the data, and never shrinks.
+
+    Example:
+        >>> with LiveTensors() as live:
+        ...     x = torch.zeros(1000) + 1
+        ...     del x
+        >>> live.peak
+        8000
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        """The most bytes at a time."""
+        self._total = 0
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, and note the storages of its results."""
+        results = func(*args, **(kwargs or {}))
+        given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        for leaf in tree_leaves(results):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in given:
+                self._note(leaf.untyped_storage())
+        return results
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+
+        def forget(_: Any) -> None:
+            self._total -= size
+            self._known.pop(key, None)
+
+        self._known[key] = weakref.ref(storage, forget)
+        self._total += size
+        self.peak = max(self.peak, self._total)
+
+
+def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
+    """Return the most memory that tensors held during a run, beyond those that were there before.
+
+    On a CPU it is exact, and the same every time; what a kernel allocates and frees within one operation is not seen.
+
+    Args:
+        run: What to do.
+        device: Where it is done. On a GPU its allocator is asked, which sees all.
+    """
+    # What waits for the collector would be freed at some time during the run.
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        return torch.cuda.max_memory_allocated(device) - before
+    with LiveTensors() as live:
+        run()
+    return live.peak
+
+
+def step_memory(run: Run) -> float:
+    """Return the MB of tensors that a training step makes at most at a time, with the penalty if the run has one."""
+    model, config, _ = load_model(run)
+    x, y = _first(config.data.load().train)
+    regularizer = replace(config.jacobian, probability=1.0).build(1, 1, config.loop.seed)
+    plan = Plan(
+        step=config.warmup.num_steps,
+        solver=config.forward.build(config.forward.max_evals),
+        adjoint=config.backward.build(),
+        regularizer=regularizer,
+    )
+    objective = Objective(model.train(), config.data.task)
+    with warnings.catch_warnings():
+        # It is about memory, not about the gradient.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return peak_bytes(lambda: objective(x, y, plan).loss.backward(), x.device) / 2**20
+
+
+@torch.no_grad()
+def inference_seconds(run: Run, *, max_evals: int) -> float:
+    """Return the time that an image takes on one thread.
+
+    Args:
+        run: A finished run.
+        max_evals: The budget; 0 for a network that solves nothing.
+    """
+    model, config, _ = load_model(run)
+    x, _ = _first(config.data.load().test)
+    options = {"solver": config.forward.build(max_evals)} if max_evals else {}
+    num_threads = torch.get_num_threads()
+    # Of one thread, the time of the processor tells, which other work on the machine does not change much.
+    torch.set_num_threads(1)
+    try:
+        model(x, **options)
+        times = []
+        for _ in range(_NUM_REPEATS):
+            start = time.process_time()
+            model(x, **options)
+            times.append(time.process_time() - start)
+    finally:
+        torch.set_num_threads(num_threads)
+    return min(times) / len(x)
+
+
+def _first(dataset: AbstractDataset) -> tuple[Tensor, Tensor]:
+    return dataset.batch(torch.arange(min(BATCH_SIZE, len(dataset))))

@@ -1,0 +1,289 @@
+"""Rows of a table, or curves of a figure: which runs each stands for, what is measured of them, and means over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..lab import recipes
+from ..lab.config import TrainConfig
+from ..lab.errors import RunError
+from ..lab.folder import RunFolder
+from ..lab.recipes.registry import Scale
+from ..lab.report.notation import error_note
+from ..lab.runner import complete_evaluation
+from ..lab.runs import EvaluationRow, RunRecord, Spread, TrainLine, spread
+from ..lab.serialization import differences
+from .result import HARDWARE, MissingNumber
+
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Runs of one config with several seeds, evaluated at one budget."""
+
+    name: str
+    """Name in tables and figures."""
+    recipe: str
+    """Name of the recipe that is trained."""
+    max_evals: int = 0
+    """Evaluations that a solve may take on test data; 0 for a network that solves nothing."""
+    seeds: tuple[int, ...] = SEEDS
+    """Seeds of the runs."""
+    change: Callable[[TrainConfig], TrainConfig] | None = None
+    """Returns the config that is trained in the place of the recipe's."""
+    paper: Mapping[str, str] = field(default_factory=dict)
+    """What the paper reports, by the names of our own measures."""
+    minutes: float = 0.0
+    """About how long one run takes."""
+
+    def configs(self) -> dict[str, TrainConfig]:
+        """Return the run of each seed, by the name of its folder, which other variants may share.
+
+        The name says what was changed in the recipe, as in `cifar10-mdeq-cpu-jr-weight-0.1-seed0`.
+        """
+        base = recipes.get(self.recipe).build()
+        config = base if self.change is None else self.change(base)
+        changed = (f"-{name.rpartition('.')[2]}-{value}" for name, _, value in differences(base, config))
+        label = self.recipe + "".join(changed)
+        return {f"{label}-seed{seed}": replace(config, loop=replace(config.loop, seed=seed)) for seed in self.seeds}
+
+
+def plan(variants: Iterable[Variant]) -> dict[str, TrainConfig]:
+    """Return all runs that variants need, by the names of their folders."""
+    return {name: config for variant in variants for name, config in variant.configs().items()}
+
+
+def duration(variants: Iterable[Variant], scale: Scale) -> str:
+    """Return how long it takes to train all runs of variants, in words."""
+    hardware = HARDWARE[scale]
+    minutes = sum({name: variant.minutes for variant in variants for name in variant.configs()}.values())
+    minutes = 5 * max(round(minutes / hardware.num_jobs / 5), 1)
+    day = 24 * 60
+    text = f"{minutes} min" if minutes < day else "days" if minutes < 14 * day else "weeks"
+    return f"{text} on {hardware.name}" if hardware.name else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """What is measured of a run; None where there is no such number."""
+
+    score: float | None = None
+    """The task's metric on test data, at the budget of the variant."""
+    forward_residual: float | None = None
+    """Relative residual of the solves of test data."""
+    seconds_per_sample: float | None = None
+    """Seconds that the evaluation of a test sample, or of a token, took."""
+    early_residual: float | None = None
+    """Relative residual of the forward solves in the first tenth of training."""
+    early_evals: float | None = None
+    """Evaluations of a forward solve in the first tenth of training."""
+    train_residual: float | None = None
+    """Relative residual of the forward solves in the last tenth of training."""
+    train_evals: float | None = None
+    """Evaluations of a forward solve in the last tenth of training."""
+    backward_residual: float | None = None
+    """Relative residual of the backward solves in the last tenth of training."""
+    backward_evals: float | None = None
+    """Vector-Jacobian products of a backward solve in the last tenth of training."""
+    early_jacobian_norm: float | None = None
+    """‖J‖²_F / d at the first evaluation on validation data."""
+    jacobian_norm: float | None = None
+    """‖J‖²_F / d at the last evaluation on validation data."""
+    spectral_radius: float | None = None
+    """Spectral radius at the last evaluation on validation data, by Arnoldi."""
+    spectral_radius_error: float | None = None
+    """Error of the spectral radius, as a mean over the samples where it is known."""
+    spectral_radius_unknown: float | None = None
+    """Share of the samples where the error is not known."""
+    spectral_radius_rayleigh: float | None = None
+    """Spectral radius by the power method of the paper."""
+    seconds_per_step: float | None = None
+    """Seconds of a training step."""
+    memory_mb: float | None = None
+    """Peak memory of training."""
+    diverged: float = 0.0
+    """1 if the run diverged, else 0."""
+
+
+def measure(record: RunRecord, evaluated: EvaluationRow | None) -> Measures:
+    """Return the measures of a run.
+
+    Args:
+        record: A finished run, or one that diverged.
+        evaluated: What it came to on test data; None if it diverged before its first checkpoint.
+    """
+    # What training began with is its first tenth with solves, and what it came to the last.
+    solved = [line for line in record.training if line.step > record.config.warmup.num_steps]
+    size = max(len(solved) // 10, 1)
+
+    def average(lines: Sequence[TrainLine], name: str) -> float | None:
+        found = spread(getattr(line, name) for line in lines)
+        return None if found is None else found.mean
+
+    first, last = (record.validations[place] if record.validations else None for place in (0, -1))
+    return Measures(
+        score=evaluated and evaluated.score,
+        forward_residual=evaluated and evaluated.forward_residual,
+        seconds_per_sample=evaluated and evaluated.seconds_per_sample,
+        early_residual=average(solved[:size], "forward_residual"),
+        early_evals=average(solved[:size], "forward_evals"),
+        train_residual=average(solved[-size:], "forward_residual"),
+        train_evals=average(solved[-size:], "forward_evals"),
+        backward_residual=average(solved[-size:], "backward_residual"),
+        backward_evals=average(solved[-size:], "backward_evals"),
+        early_jacobian_norm=first and first.jacobian_norm,
+        jacobian_norm=last and last.jacobian_norm,
+        spectral_radius=last and last.spectral_radius,
+        spectral_radius_error=last and last.spectral_radius_error,
+        spectral_radius_unknown=last and last.spectral_radius_unknown,
+        spectral_radius_rayleigh=last and last.spectral_radius_rayleigh,
+        seconds_per_step=record.seconds_per_step,
+        memory_mb=record.training[-1].memory_mb if record.training else None,
+        diverged=float(record.has_diverged),
+    )
+
+
+def evaluate(path: Path, budgets: Sequence[int]) -> dict[int, EvaluationRow]:
+    """Return what a run came to on test data, by budget; nothing for one that diverged before its first checkpoint.
+
+    Raises:
+        RunError: It has no checkpoint, and did not diverge.
+    """
+    if not RunFolder(path).checkpoints().steps():
+        if RunRecord.read(path).has_diverged:
+            return {}
+        raise RunError(f"{path} has no checkpoint.")
+    return {row.max_evals: row for row in complete_evaluation(path, budgets=budgets).rows}
+
+
+_A = TypeVar("_A", bound="Averages")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averages:
+    """Numbers over several seeds; subclasses add what they are the numbers of."""
+
+    num_seeds: int
+    """Number of runs."""
+    spreads: Mapping[str, Spread]
+    """Mean and standard deviation of everything that was measured."""
+
+    @classmethod
+    def over(cls: type[_A], rows: Sequence[Any], **identity: Any) -> _A:
+        """Return the averages of dataclasses of numbers, one for each seed; what no seed has is left out.
+
+        Args:
+            rows: What was measured.
+            **identity: Fields of the subclass.
+        """
+        names = asdict(rows[0])
+        found = {name: spread(getattr(row, name) for row in rows) for name in names}
+        spreads = {name: value for name, value in found.items() if value is not None}
+        return cls(num_seeds=len(rows), spreads=spreads, **identity)
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a measure.
+
+        Raises:
+            MissingNumber: It is not known.
+        """
+        if name not in self.spreads:
+            raise MissingNumber(f"{name} was not measured")
+        return self.spreads[name].mean
+
+    def adding(self: _A, **spreads: Spread) -> _A:
+        """Return the averages with further measures."""
+        return replace(self, spreads={**self.spreads, **spreads})
+
+    def show(self, name: str, *, factor: float = 1.0, digits: str = ".3g") -> str:
+        """Return a measure with its spread and its error, as people write it; a dash where there is none.
+
+        Example:
+            >>> found = {"score": spread([0.474, 0.490]), "radius": spread([0.93]), "radius_error": spread([0.02])}
+            >>> row = Averages(num_seeds=2, spreads=found)
+            >>> row.show("score", factor=100, digits=".1f"), row.show("radius"), row.show("time")
+            ('48.2 ± 1.1', '0.93 (error 0.02)', '-')
+        """
+        found = self.spreads.get(name)
+        if found is None:
+            return "-"
+        text = f"{factor * found.mean:{digits}}"
+        if found.std is not None:
+            text += f" ± {factor * found.std:{digits}}"
+        error, unknown = (self.spreads.get(f"{name}_{what}") for what in ("error", "unknown"))
+        return text + error_note(error and error.mean, unknown and unknown.mean)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything in one object, a standard deviation as `name_std`."""
+        content = {name: value for name, value in vars(self).items() if name not in ("num_seeds", "spreads")}
+        content["num_seeds"] = self.num_seeds
+        for name, found in self.spreads.items():
+            content[name] = found.mean
+            if found.std is not None:
+                content[f"{name}_std"] = found.std
+        return content
+
+    @classmethod
+    def from_json(cls: type[_A], content: Mapping[str, Any]) -> _A:
+        """Return what `to_json` wrote."""
+        num_seeds = content["num_seeds"]
+        identity = {name: content[name] for name in cls.__dataclass_fields__ if name not in ("num_seeds", "spreads")}
+        spreads = {}
+        for name, mean in content.items():
+            if name not in identity and name != "num_seeds" and not name.endswith("_std") and mean is not None:
+                # One number has no spread.
+                std = content.get(f"{name}_std") if num_seeds > 1 else None
+                spreads[name] = Spread(mean=mean, std=std, count=num_seeds)
+        return cls(num_seeds=num_seeds, spreads=spreads, **identity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantSummary(Averages):
+    """What is known of a variant over its seeds: everything in `Measures`, and what some results add."""
+
+    variant: str
+    """Name of the variant."""
+    recipe: str
+    """Name of its recipe."""
+    max_evals: int
+    """Evaluations that a solve may take on test data; 0 for a network that solves nothing."""
+    paper: Mapping[str, str]
+    """What the paper reports, by the names of our own measures."""
+
+    @classmethod
+    def of(cls, variant: Variant, measured: Sequence[Measures]) -> VariantSummary:
+        """Return the summary of a variant.
+
+        Args:
+            variant: The variant.
+            measured: What was measured of each of its runs.
+        """
+        return cls.over(
+            measured,
+            variant=variant.name,
+            recipe=variant.recipe,
+            max_evals=variant.max_evals,
+            paper=dict(variant.paper),
+        )
+
+
+class Summary(dict[str, VariantSummary]):
+    """Summaries by the names of their variants."""
+
+    def __missing__(self, name: str) -> VariantSummary:
+        raise MissingNumber("there is no such run at this scale")
+
+
+def against(name: str, *rows: Averages, factor: float = 1.0, digits: str = ".3g", unit: str = "") -> str:
+    """Return a measure of several rows, for comparison.
+
+    Example:
+        >>> rows = [Averages(num_seeds=1, spreads={"evals": spread([value])}) for value in (12.0, 30.0)]
+        >>> against("evals", *rows, digits=".1f")
+        '12.0 against 30.0'
+    """
+    return " against ".join(f"{row.show(name, factor=factor, digits=digits)}{unit}" for row in rows)

@@ -1,0 +1,176 @@
+import re
+import warnings
+
+import pytest
+import torch
+from adjoints.cells import BACKWARD_SOLVERS, EXACT, TIGHT, TanhCell, energy, leaf
+
+from steadeq import (
+    GMRES,
+    Anderson,
+    Broyden,
+    ConvergenceWarning,
+    Implicit,
+    OneStep,
+    Phantom,
+    Picard,
+    Shine,
+    Status,
+    Unrolled,
+    fixed_point,
+)
+
+HARD = Implicit(GMRES(max_evals=2, tol=1e-9))
+
+
+def solve(adjoint, norm=0.9, batch=3, solver=TIGHT):
+    cell, x = TanhCell(6, norm), leaf(batch, 6)
+    return fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint)
+
+
+@pytest.mark.parametrize("adjoint", [EXACT, OneStep(), Phantom(), Shine(), Unrolled()])
+def test_there_is_no_record_before_backward(adjoint):
+    assert solve(adjoint, solver=Broyden()).backward is None
+
+
+@pytest.mark.parametrize("solver", BACKWARD_SOLVERS.values(), ids=BACKWARD_SOLVERS)
+def test_the_record_tells_how_the_backward_solve_went(solver):
+    eq = solve(Implicit(solver))
+    energy(eq.z).backward()
+    record = eq.backward
+    assert record.converged.all()
+    assert record.residual.shape == record.num_evals.shape == record.status.shape == (3,)
+    assert record.num_evals.dtype == torch.int64
+    assert (record.residual <= solver.tol).all()
+    assert (record.num_evals > 1).all()
+    assert (record.num_evals <= solver.max_evals).all()
+    assert record.trace.shape == (int(record.num_evals.max()), 3)
+    torch.testing.assert_close(record.trace.amin(dim=0), record.residual)
+    assert record.failures() == ""
+
+
+def test_gmres_records_the_true_residual_of_the_adjoint_system():
+    weight = 0.9 * torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
+    x, g = leaf(3, 6), torch.randn(3, 6, dtype=torch.float64)
+    f = lambda z, x: z @ weight.T + x  # noqa: E731
+    eq = fixed_point(f, torch.zeros_like(x), x, solver=TIGHT, adjoint=Implicit(GMRES(max_evals=4, tol=0.0)))
+    eq.z.backward(g)
+    # u is the gradient of x here.
+    residual = x.grad - x.grad @ weight - g
+    expected = torch.linalg.vector_norm(residual, dim=1) / torch.linalg.vector_norm(g, dim=1)
+    torch.testing.assert_close(eq.backward.residual, expected)
+
+
+def test_a_second_backward_replaces_the_record():
+    eq = solve(EXACT)
+    eq.z.sum().backward(retain_graph=True)
+    first = eq.backward
+    (0 * eq.z).sum().backward()
+    assert eq.backward is not first
+    assert first.num_evals.min() > 0
+    assert eq.backward.num_evals.tolist() == [0, 0, 0]
+
+
+def test_equilibria_keep_their_own_records():
+    cell, x = TanhCell(6), leaf(3, 6)
+    one, two = (fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT) for _ in range(2))
+    one.z.sum().backward()
+    assert one.backward is not None
+    assert two.backward is None
+
+
+def test_the_record_holds_no_graph():
+    eq = solve(EXACT)
+    (slope,) = torch.autograd.grad(energy(eq.z), eq.z, create_graph=True)
+    energy(eq.z).backward(slope.sum())
+    for tensor in (eq.backward.residual, eq.backward.trace):
+        assert tensor.grad_fn is None
+        assert not tensor.requires_grad
+
+
+def test_running_out_of_products_is_recorded():
+    eq = solve(HARD)
+    energy(eq.z).backward()
+    assert eq.backward.status.tolist() == [Status.MAX_EVALS] * 3
+    assert eq.backward.num_evals.tolist() == [2] * 3
+    assert (eq.backward.residual > 1e-9).all()
+    assert re.match(r"3 of 3 samples MAX_EVALS: .* Largest relative residual: ", eq.backward.failures())
+
+
+@pytest.mark.parametrize(("adjoint", "num_products"), [(OneStep(), 0), (Phantom(7, 0.5), 6), (Shine(), 0)])
+def test_inexact_adjoints_record_their_products_and_claim_no_convergence(adjoint, num_products):
+    eq = solve(adjoint, solver=Broyden(max_evals=60, tol=1e-12))
+    energy(eq.z).backward()
+    assert eq.backward.num_evals.tolist() == [num_products] * 3
+    assert eq.backward.status.tolist() == [Status.NOT_MEASURED] * 3
+    assert not eq.backward.converged.any()
+    assert eq.backward.residual.isnan().all()
+    assert eq.backward.trace.shape == (0, 3)
+    # Nothing fell short, so that there is nothing to advise.
+    assert eq.backward.failures() == ""
+    assert str(eq.backward) == f"3 samples, {num_products} evaluations, residual not measured"
+    assert "3 NOT_MEASURED" in repr(eq.backward)
+
+
+def test_a_backward_solve_that_does_not_converge_warns_once():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for batch in (3, 5):
+            energy(solve(HARD, batch=batch).z).backward()
+    assert [warning.category for warning in caught] == [ConvergenceWarning]
+    assert re.search(r"backward solve by GMRES\(.*\(MAX_EVALS\).*raise max_evals.*eq\.backward", str(caught[0].message))
+
+
+@pytest.mark.parametrize(
+    "adjoint", [EXACT, Implicit(), Implicit(Anderson(max_evals=60)), OneStep(), Phantom(), Shine(), Unrolled()]
+)
+def test_what_converges_or_never_claimed_to_does_not_warn(adjoint):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        energy(solve(adjoint, norm=0.6, solver=Broyden(tol=1e-10)).z).backward()
+
+
+SHORT = Picard(max_evals=2, tol=1e-12)
+
+
+@pytest.mark.parametrize("adjoint", [EXACT, OneStep(), Phantom()])
+def test_a_forward_solve_that_does_not_converge_warns_once(adjoint):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for batch in (3, 5):
+            eq = solve(adjoint, solver=SHORT, batch=batch)
+    assert not eq.stats.converged.any()
+    assert [warning.category for warning in caught] == [ConvergenceWarning]
+    assert re.search(r"forward solve by Picard\(max_evals=2.*\(MAX_EVALS\).*raise max_evals", str(caught[0].message))
+
+
+def test_what_went_wrong_is_part_of_the_warning():
+    x = leaf(3, 4)
+    with torch.no_grad():
+        x[1, 2] = torch.nan
+    with pytest.warns(ConvergenceWarning, match=r"\(MAX_EVALS, NON_FINITE\)"):
+        fixed_point(TanhCell(4), torch.zeros_like(x), x, solver=SHORT)
+
+
+def test_a_forward_solve_whose_gradient_nobody_can_ask_for_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fixed_point(torch.cos, torch.zeros(3, 4), solver=SHORT)
+        with torch.no_grad():
+            solve(EXACT, solver=SHORT)
+
+
+def test_a_budget_that_is_meant_to_be_spent_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fixed_depth = Picard(max_evals=5, tol=0)
+        energy(solve(Implicit(GMRES(max_evals=3, tol=0)), solver=fixed_depth).z).backward()
+        # What is unrolled has the gradient of what was computed, converged or not.
+        energy(solve(Unrolled(), solver=SHORT).z).backward()
+
+
+def test_printing_a_record_says_how_the_backward_solve_went():
+    eq = solve(EXACT)
+    energy(eq.z).backward()
+    assert str(eq.backward).startswith("3 of 3 samples converged in")
+    assert "CONVERGED" in repr(eq.backward)

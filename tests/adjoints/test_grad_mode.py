@@ -1,0 +1,150 @@
+import pytest
+import torch
+from adjoints.cells import ADJOINTS, FORWARD_SOLVERS, TanhCell, leaf
+from torch import nn
+
+from steadeq import DEQ, Anderson, Broyden, Implicit, NewtonKrylov, Picard, Unrolled, fixed_point
+
+each_adjoint = pytest.mark.parametrize("adjoint", ADJOINTS.values(), ids=ADJOINTS)
+each_forward_solver = pytest.mark.parametrize("solver", FORWARD_SOLVERS.values(), ids=FORWARD_SOLVERS)
+BROYDEN = Broyden(max_evals=12, tol=1e-3)
+
+
+def run(cell, x, **kwargs):
+    return fixed_point(cell, torch.zeros_like(x), x, **kwargs)
+
+
+@each_adjoint
+@pytest.mark.parametrize("batch", [3, 20])
+def test_the_state_is_the_same_bit_for_bit_with_and_without_gradients(adjoint, batch):
+    cell = TanhCell(40, 0.9, torch.float32)
+    x = leaf(batch, 40, dtype=torch.float32)
+    recorded = run(cell, x, solver=BROYDEN, adjoint=adjoint)
+    with torch.no_grad():
+        plain = run(cell, x, solver=BROYDEN, adjoint=adjoint)
+    with torch.inference_mode():
+        inferred = run(cell, x, solver=BROYDEN, adjoint=adjoint)
+    for other in (plain, inferred):
+        assert torch.equal(recorded.z, other.z)
+        assert torch.equal(recorded.stats.num_evals, other.stats.num_evals)
+        assert torch.equal(recorded.stats.residual, other.stats.residual)
+        assert torch.equal(recorded.stats.trace, other.stats.trace)
+
+
+@pytest.mark.parametrize(
+    "solver", [Picard(tol=1e-6), Anderson(tol=1e-6), Broyden(tol=1e-6), NewtonKrylov(tol=1e-6)], ids=FORWARD_SOLVERS
+)
+@pytest.mark.parametrize("adjoint", [Implicit(), Unrolled()], ids=["implicit", "unrolled"])
+def test_no_solver_gives_another_state_when_gradients_are_on(solver, adjoint):
+    cell, x = TanhCell(40, 0.9, torch.float32), leaf(20, 40, dtype=torch.float32)
+    recorded = run(cell, x, solver=solver, adjoint=adjoint)
+    with torch.no_grad():
+        plain = run(cell, x, solver=solver, adjoint=adjoint)
+    assert torch.equal(recorded.z, plain.z)
+
+
+@each_adjoint
+def test_eval_mode_has_the_values_and_gradients_of_train_mode(adjoint):
+    layer = DEQ(TanhCell(5), solver=BROYDEN, adjoint=adjoint)
+    x = leaf(3, 5)
+    results = []
+    for is_training in (True, False):
+        layer.train(is_training)
+        z = layer(x)
+        results.append((z.detach(), *torch.autograd.grad(z.sum(), [*layer.parameters(), x])))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+
+
+@each_adjoint
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_nothing_is_recorded_without_grad_mode(adjoint, mode):
+    cell, x = TanhCell(5), leaf(3, 5)
+
+    def refuse(tensor):
+        raise AssertionError("something was saved for backward")
+
+    with mode(), torch.autograd.graph.saved_tensors_hooks(refuse, refuse):
+        eq = run(cell, x, solver=BROYDEN, adjoint=adjoint)
+    assert eq.z.grad_fn is None
+    assert not eq.z.requires_grad
+    assert eq.backward is None
+
+
+@each_forward_solver
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_f_is_called_exactly_as_often_as_counted_without_grad_mode(solver, mode):
+    cell, x = TanhCell(5), leaf(3, 5)
+    with mode():
+        eq = run(cell, x, solver=solver)
+    assert cell.num_calls == eq.stats.num_evals.max()
+
+
+@each_forward_solver
+def test_f_is_called_once_more_under_autograd(solver):
+    cell, x = TanhCell(5), leaf(3, 5)
+    eq = run(cell, x, solver=solver)
+    assert cell.num_calls == eq.stats.num_evals.max() + 1
+    eq.z.sum().backward()
+    assert cell.num_calls == eq.stats.num_evals.max() + 1
+
+
+@each_adjoint
+def test_the_extra_call_belongs_to_every_adjoint_but_unrolling(adjoint):
+    cell, x = TanhCell(5), leaf(3, 5)
+    eq = run(cell, x, solver=BROYDEN, adjoint=adjoint)
+    extra = 0 if isinstance(adjoint, Unrolled) else 1
+    assert cell.num_calls == eq.stats.num_evals.max() + extra
+
+
+@each_adjoint
+def test_a_state_that_depends_on_nothing_trainable_requires_no_gradient(adjoint):
+    cell, x = TanhCell(5).requires_grad_(False), torch.randn(3, 5, dtype=torch.float64)
+    eq = run(cell, x, solver=BROYDEN, adjoint=adjoint)
+    assert eq.z.grad_fn is None
+    assert not eq.z.requires_grad
+
+
+@each_adjoint
+def test_stats_never_require_a_gradient(adjoint):
+    cell, x = TanhCell(5), leaf(3, 5)
+    eq = run(cell, x, solver=BROYDEN, adjoint=adjoint)
+    assert eq.z.requires_grad
+    assert not eq.stats.residual.requires_grad
+    assert not eq.stats.trace.requires_grad
+
+
+def test_a_frozen_layer_still_passes_gradients_to_its_inputs():
+    layer = DEQ(TanhCell(5)).requires_grad_(False).eval()
+    x = leaf(3, 5)
+    z = layer(x)
+    z.sum().backward()
+    assert x.grad.abs().min() > 0
+    assert all(parameter.grad is None for parameter in layer.parameters())
+
+
+def test_parameters_that_the_cell_does_not_use_get_no_gradient():
+    cell = TanhCell(5)
+    cell.unused = nn.Parameter(torch.ones(3))
+    x = leaf(3, 5)
+    DEQ(cell)(x).sum().backward()
+    assert cell.unused.grad is None
+    assert cell.weight.grad is not None
+
+
+def test_gradients_may_be_switched_on_inside_of_no_grad():
+    cell, x = TanhCell(5), leaf(3, 5)
+    with torch.no_grad(), torch.enable_grad():
+        z = run(cell, x).z
+    assert z.requires_grad
+    z.sum().backward()
+    assert cell.weight.grad is not None
+
+
+def test_backward_inside_of_no_grad_works():
+    # Autograd decides what is recorded by create_graph, not by the mode around backward.
+    cell, x = TanhCell(5), leaf(3, 5)
+    expected = torch.autograd.grad(run(cell, x).z.sum(), cell.weight)
+    z = run(cell, x).z
+    with torch.no_grad():
+        actual = torch.autograd.grad(z, cell.weight, torch.ones_like(z))
+    torch.testing.assert_close(actual, expected)

@@ -1,0 +1,115 @@
+import pytest
+import torch
+from adjoints.cells import TanhCell, leaf
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from steadeq import Anderson, Broyden, Implicit, NewtonKrylov, OneStep, Phantom, Picard, Unrolled, fixed_point
+
+SOLVERS = {
+    "picard": lambda max_evals: Picard(max_evals=max_evals, tol=0.0),
+    "anderson": lambda max_evals: Anderson(max_evals=max_evals, tol=0.0, memory=60),
+    "broyden": lambda max_evals: Broyden(max_evals=max_evals, tol=0.0, memory=60),
+    "newton": lambda max_evals: NewtonKrylov(max_evals=max_evals, tol=0.0, memory=60),
+}
+each_solver = pytest.mark.parametrize("name", SOLVERS)
+CONSTANT = {"implicit": Implicit(), "one_step": OneStep(), "phantom": Phantom()}
+
+
+class Saved:
+    """Counts what autograd saves for backward."""
+
+    def __init__(self):
+        self.count = self.num_bytes = 0
+
+    def pack(self, tensor):
+        self.count += 1
+        self.num_bytes += tensor.numel() * tensor.element_size()
+        return tensor
+
+    def measure(self, solver, adjoint):
+        cell, x = TanhCell(16, 0.99), leaf(4, 16)
+        with torch.autograd.graph.saved_tensors_hooks(self.pack, lambda tensor: tensor):
+            eq = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint)
+        assert eq.stats.num_evals.max() >= min(solver.max_evals, 20)
+        return self.count, self.num_bytes
+
+
+@each_solver
+@pytest.mark.parametrize("adjoint", CONSTANT.values(), ids=CONSTANT)
+def test_what_autograd_saves_does_not_grow_with_the_number_of_evaluations(name, adjoint):
+    few, many = (Saved().measure(SOLVERS[name](max_evals), adjoint) for max_evals in (5, 50))
+    assert few == many
+
+
+@each_solver
+def test_what_autograd_saves_grows_when_unrolled(name):
+    # The control: the count above would notice.
+    few, many = (Saved().measure(SOLVERS[name](max_evals), Unrolled()) for max_evals in (5, 50))
+    assert many[0] > 5 * few[0]
+    assert many[1] > 5 * few[1]
+
+
+def test_the_implicit_gradient_saves_the_graph_of_one_evaluation():
+    cell, x, z = TanhCell(16), leaf(4, 16), leaf(4, 16)
+    saved = Saved()
+    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
+        cell(z, x)
+    one_evaluation = saved.num_bytes
+    _, num_bytes = Saved().measure(Picard(max_evals=9, tol=0.0), Implicit())
+    sources = sum(tensor.numel() * tensor.element_size() for tensor in (*cell.parameters(), x))
+    assert num_bytes <= one_evaluation + sources + z.numel() * z.element_size()
+
+
+class Held(TorchDispatchMode):
+    """Knows how much of what was allocated inside of it is still alive."""
+
+    def __init__(self):
+        super().__init__()
+        self._storages = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        self._note((args, kwargs), is_new=False)
+        result = func(*args, **kwargs)
+        self._note(result, is_new=True)
+        return result
+
+    def _note(self, tree, is_new):
+        for tensor in tree_leaves(tree):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self._storages.setdefault(StorageWeakRef(storage), storage.nbytes() if is_new else 0)
+
+    @property
+    def num_bytes(self):
+        return sum(num_bytes for storage, num_bytes in self._storages.items() if not storage.expired())
+
+
+@each_solver
+@pytest.mark.parametrize("adjoint", CONSTANT.values(), ids=CONSTANT)
+def test_what_lives_until_backward_does_not_grow_with_the_number_of_evaluations(name, adjoint):
+    cell, x = TanhCell(128, 0.99), leaf(4, 128)
+    held = []
+    for max_evals in (5, 50):
+        with Held() as allocated:
+            eq = fixed_point(cell, torch.zeros_like(x), x, solver=SOLVERS[name](max_evals), adjoint=adjoint)
+        held.append(allocated.num_bytes)
+        assert eq.stats.num_evals.max() >= min(max_evals, 20)
+        del eq
+    one_state = x.numel() * x.element_size()
+    # The trace, one number per evaluation and sample, is all that may.
+    assert held[1] - held[0] < one_state
+    assert held[1] < 10 * one_state
+
+
+def test_nothing_stays_when_the_equilibrium_is_dropped():
+    cell, x = TanhCell(128), leaf(4, 128)
+    with Held() as allocated:
+        eq = fixed_point(cell, torch.zeros_like(x), x, solver=Anderson(tol=0.0))
+        eq.z.sum().backward()
+    gradients = sum(source.grad.numel() * source.grad.element_size() for source in (*cell.parameters(), x))
+    assert allocated.num_bytes > gradients
+    del eq
+    assert allocated.num_bytes == gradients

@@ -1,0 +1,175 @@
+"""The penalty's double backward and the implicit gradient do not meet."""
+
+import pytest
+import torch
+from adjoints.cells import EXACT, TIGHT, energy, largest_error, matrix
+from torch import nn
+
+from steadeq import DEQ, Equilibrium, Implicit, OneStep, Phantom, Unrolled, jacobian_penalty
+
+# All of these but the last save their own output for backward, which is how a hook on it would be met.
+ENDINGS = {
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "softmax": lambda h: torch.softmax(h, dim=-1),
+    "exp": lambda h: 0.2 * torch.exp(0.5 * h),
+    "softplus": lambda h: nn.functional.softplus(h) / 2,
+}
+each_ending = pytest.mark.parametrize("ending", ENDINGS)
+
+
+class Cell(nn.Module):
+    def __init__(self, ending, dim=5):
+        super().__init__()
+        self.weight = nn.Parameter(matrix(dim, 0.7))
+        self.bias = nn.Parameter(0.1 * torch.randn(dim, dtype=torch.float64))
+        self.ending = ENDINGS[ending]
+
+    def forward(self, z, x):
+        return self.ending(z @ self.weight.T + self.bias + x)
+
+
+def generator():
+    return torch.Generator().manual_seed(7)
+
+
+def reference_penalty(cell, z, x, num_probes):
+    """Write Eq. (4) out with the dense Jacobian of each sample and the signs that the generator gives."""
+    source, total = generator(), 0.0
+    jacobians = torch.stack(
+        [torch.func.jacrev(lambda row, y=y: cell(row[None], y[None])[0])(row) for row, y in zip(z, x, strict=True)]
+    )
+    for _ in range(num_probes):
+        signs = torch.empty_like(z).bernoulli_(0.5, generator=source) * 2 - 1
+        total = total + torch.einsum("bi,bij->bj", signs, jacobians).square().sum()
+    return total / (num_probes * z.numel())
+
+
+@pytest.fixture
+def x():
+    return torch.randn(4, 5, dtype=torch.float64)
+
+
+@each_ending
+@pytest.mark.parametrize("num_probes", [1, 3])
+def test_the_gradient_of_the_penalty_is_that_of_its_formula(ending, num_probes, x):
+    cell = Cell(ending)
+    eq = DEQ(cell, solver=TIGHT, adjoint=EXACT).solve(x)
+    penalty = jacobian_penalty(eq, num_probes=num_probes, generator=generator())
+    expected = reference_penalty(cell, eq.z.detach(), x, num_probes)
+    torch.testing.assert_close(penalty, expected)
+    sources = list(cell.parameters())
+    torch.testing.assert_close(torch.autograd.grad(penalty, sources), torch.autograd.grad(expected, sources))
+
+
+@each_ending
+@pytest.mark.parametrize(
+    "adjoint", [EXACT, OneStep(), Phantom(), Unrolled()], ids=["implicit", "one", "phantom", "unrolled"]
+)
+def test_the_gradient_of_task_and_penalty_is_the_sum_of_both(ending, adjoint, x):
+    cell = Cell(ending)
+    sources = list(cell.parameters())
+    eq = DEQ(cell, solver=TIGHT, adjoint=adjoint).solve(x)
+    penalty = jacobian_penalty(eq, num_probes=2, generator=generator())
+    task_alone = torch.autograd.grad(energy(eq.z), sources, retain_graph=True)
+    penalty_alone = torch.autograd.grad(reference_penalty(cell, eq.z.detach(), x, 2), sources)
+    (energy(eq.z) + 10 * penalty).backward()
+    for source, task, part in zip(sources, task_alone, penalty_alone, strict=True):
+        torch.testing.assert_close(source.grad, task + 10 * part)
+
+
+@each_ending
+def test_the_order_of_penalty_and_backward_does_not_matter(ending, x):
+    cell = Cell(ending)
+    sources = list(cell.parameters())
+    layer = DEQ(cell, solver=TIGHT, adjoint=EXACT)
+    eq = layer.solve(x)
+    before = torch.autograd.grad(jacobian_penalty(eq, generator=generator()), sources)
+    energy(eq.z).backward()
+    after = torch.autograd.grad(jacobian_penalty(eq, generator=generator()), sources)
+    torch.testing.assert_close(before, after, rtol=0, atol=0)
+
+
+def test_the_penalty_holds_the_equilibrium_constant(x):
+    cell, y = Cell("tanh"), x.clone().requires_grad_()
+    z = DEQ(cell, solver=TIGHT, adjoint=EXACT)(y)
+    z.retain_grad()
+    jacobian_penalty(Equilibrium.at(cell, z, x), generator=generator()).backward()
+    # y made z, and x is what the penalty sees.
+    assert z.grad is None
+    assert y.grad is None
+
+
+def test_the_graph_of_the_inputs_stays(x):
+    # An encoder before the layer is told by the penalty too.
+    cell, scale = Cell("tanh"), torch.ones((), dtype=torch.float64, requires_grad=True)
+    eq = DEQ(cell, solver=TIGHT, adjoint=EXACT).solve(scale * x)
+    actual = torch.autograd.grad(jacobian_penalty(eq, generator=generator()), scale)
+    expected = torch.autograd.grad(reference_penalty(cell, eq.z.detach(), scale * x, 1), scale)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_the_penalty_is_differentiable_in_its_inputs(x):
+    cell, z = Cell("sigmoid"), torch.rand(4, 5, dtype=torch.float64)
+    inputs = x.clone().requires_grad_()
+    actual = torch.autograd.grad(jacobian_penalty(Equilibrium.at(cell, z, inputs), generator=generator()), inputs)
+    expected = torch.autograd.grad(reference_penalty(cell, z, inputs, 1), inputs)
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("ending", ["tanh", "sigmoid"])
+def test_a_diagonal_jacobian_has_the_closed_form_gradient(ending, x):
+    # Rademacher probes are exact here, whatever their signs.
+    w = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    f = lambda z, x: ENDINGS[ending](w * z + x)  # noqa: E731
+    z = torch.randn(4, 5, dtype=torch.float64)
+    value = f(z, x)
+    slope = 1 - value**2 if ending == "tanh" else value * (1 - value)
+    expected = (w * slope).square().sum() / z.numel()
+    actual = jacobian_penalty(Equilibrium.at(f, z, x))
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(torch.autograd.grad(actual, w), torch.autograd.grad(expected, w))
+
+
+def test_the_penalty_lowers_the_jacobian_when_it_is_trained(x):
+    cell = Cell("tanh")
+    layer = DEQ(cell, solver=TIGHT, adjoint=Implicit())
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.5)
+    values = []
+    for _ in range(15):
+        eq = layer.solve(x)
+        penalty = jacobian_penalty(eq, num_probes=8, generator=generator())
+        optimizer.zero_grad()
+        (1e-3 * energy(eq.z) + penalty).backward()
+        optimizer.step()
+        values.append(float(penalty.detach()))
+    assert values[-1] < 0.5 * values[0]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_penalty_without_grad_mode_has_its_value_or_is_refused(mode, x):
+    cell, z = Cell("tanh"), torch.randn(4, 5, dtype=torch.float64)
+    expected = float(jacobian_penalty(Equilibrium.at(cell, z, x), generator=generator()).detach())
+    with mode():
+        try:
+            actual = jacobian_penalty(Equilibrium.at(cell, z, x), generator=generator())
+        except RuntimeError:
+            return
+    assert not actual.requires_grad
+    assert float(actual) == pytest.approx(expected)
+
+
+def test_penalties_of_two_layers_in_one_loss_do_not_mix(x):
+    cells = [Cell("tanh"), Cell("softmax")]
+    sources = [parameter for cell in cells for parameter in cell.parameters()]
+    h, parts = x, []
+    for cell in cells:
+        z = DEQ(cell, solver=TIGHT, adjoint=EXACT)(h)
+        parts.append((cell, z, h.detach()))
+        h = 2 * z
+    loss = energy(h) + sum(jacobian_penalty(Equilibrium.at(cell, z, y), generator=generator()) for cell, z, y in parts)
+    task = torch.autograd.grad(energy(h), sources, retain_graph=True)
+    total = torch.autograd.grad(loss, sources)
+    penalty = sum(reference_penalty(cell, z.detach(), y, 1) for cell, z, y in parts)
+    expected = [a + b for a, b in zip(task, torch.autograd.grad(penalty, sources), strict=True)]
+    assert largest_error(total, expected) < 1e-10

@@ -1,0 +1,191 @@
+import math
+
+import pytest
+import torch
+from adjoints.cells import BACKWARD_SOLVERS, EXACT, TIGHT, TanhCell, energy, largest_error, leaf, relative_error
+
+from steadeq import (
+    GMRES,
+    Anderson,
+    Broyden,
+    Implicit,
+    NewtonKrylov,
+    OneStep,
+    Phantom,
+    Picard,
+    Shine,
+    Status,
+    Unrolled,
+    fixed_point,
+)
+
+SINGLE = {
+    "gmres": Implicit(GMRES(tol=1e-5)),
+    "anderson": Implicit(Anderson(tol=1e-5)),
+    "broyden": Implicit(Broyden(tol=1e-5)),
+    "picard": Implicit(Picard(tol=1e-5, max_evals=100)),
+    "newton": Implicit(NewtonKrylov(tol=1e-5, max_evals=100)),
+    "one_step": OneStep(),
+    "phantom": Phantom(),
+    "shine": Shine(max_stretch=math.inf),
+    "unrolled": Unrolled(),
+}
+each_adjoint = pytest.mark.parametrize("adjoint", SINGLE.values(), ids=SINGLE)
+each_backward_solver = pytest.mark.parametrize("solver", BACKWARD_SOLVERS.values(), ids=BACKWARD_SOLVERS)
+BROYDEN = Broyden(max_evals=60, tol=1e-6)
+
+
+@each_adjoint
+@pytest.mark.parametrize("exponent", [-40, -20, 20, 40])
+def test_scaling_the_loss_scales_the_gradient_exactly(adjoint, exponent):
+    # By a power of two (1e-12 to 1e12), so that rounding is no excuse.
+    cell, x = TanhCell(24, 0.9, torch.float32), leaf(6, 24, dtype=torch.float32)
+    sources = [*cell.parameters(), x]
+    loss = energy(fixed_point(cell, torch.zeros_like(x), x, solver=BROYDEN, adjoint=adjoint).z)
+    expected = torch.autograd.grad(loss, sources, retain_graph=True)
+    scale = 2.0**exponent
+    scaled = [gradient / scale for gradient in torch.autograd.grad(scale * loss, sources)]
+    assert largest_error(scaled, expected) < 1e-6
+
+
+@each_adjoint
+@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6])
+def test_scaling_the_loss_by_any_number_scales_the_gradient(adjoint, scale):
+    cell, x = TanhCell(24, 0.9, torch.float32), leaf(6, 24, dtype=torch.float32)
+    sources = [*cell.parameters(), x]
+    loss = fixed_point(cell, torch.zeros_like(x), x, solver=BROYDEN, adjoint=adjoint).z.square().mean()
+    expected = torch.autograd.grad(loss, sources, retain_graph=True)
+    scaled = [gradient / scale for gradient in torch.autograd.grad(scale * loss, sources)]
+    # Newton's differences of f amplify the rounding of the scale.
+    is_newton = isinstance(adjoint, Implicit) and isinstance(adjoint.solver, NewtonKrylov)
+    assert largest_error(scaled, expected) < (1e-4 if is_newton else 1e-6)
+
+
+@each_backward_solver
+def test_samples_of_very_different_gradients_are_solved_equally_well(solver):
+    cell, x = TanhCell(8, 0.9), leaf(5, 8)
+    scales = torch.tensor([1.0, 1e-8, 1e8, 1e-12, 1e4], dtype=torch.float64)[:, None]
+    g = torch.randn(5, 8, dtype=torch.float64)
+    gradients = []
+    for cotangent in (g, scales * g):
+        z = fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=Implicit(solver)).z
+        gradients.append(torch.autograd.grad(z, x, cotangent)[0])
+    torch.testing.assert_close(gradients[1] / scales, gradients[0], rtol=1e-9, atol=1e-10)
+
+
+@each_adjoint
+def test_rows_without_a_gradient_stay_without_one(adjoint):
+    cell, x = TanhCell(8, 0.9), leaf(5, 8)
+    g = torch.randn(5, 8, dtype=torch.float64)
+    g[[1, 4]] = 0
+    z = fixed_point(cell, torch.zeros_like(x), x, solver=BROYDEN, adjoint=adjoint).z
+    z.backward(g)
+    assert torch.equal(x.grad[[1, 4]], torch.zeros(2, 8, dtype=torch.float64))
+    kept = x.detach()[[0, 2, 3]].requires_grad_()
+    fixed_point(cell, torch.zeros_like(kept), kept, solver=BROYDEN, adjoint=adjoint).z.backward(g[[0, 2, 3]])
+    assert relative_error(x.grad[[0, 2, 3]], kept.grad) < 1e-6
+    assert cell.weight.grad.isfinite().all()
+
+
+@each_adjoint
+def test_a_gradient_of_zero_is_zero_for_everything(adjoint):
+    cell, x = TanhCell(8, 0.9, torch.float32), leaf(5, 8, dtype=torch.float32)
+    eq = fixed_point(cell, torch.zeros_like(x), x, solver=BROYDEN, adjoint=adjoint)
+    (0 * eq.z.sum()).backward()
+    for source in (*cell.parameters(), x):
+        assert torch.equal(source.grad, torch.zeros_like(source))
+    if isinstance(adjoint, Implicit):
+        assert eq.backward.converged.all()
+
+
+@each_adjoint
+@pytest.mark.parametrize("batch", [4, 12])
+def test_a_sample_with_nan_input_leaves_the_gradients_of_the_others_alone(adjoint, batch):
+    cell = TanhCell(6, 0.8)
+    x = torch.randn(batch, 6, dtype=torch.float64)
+    bad = batch // 2
+    others = [row for row in range(batch) if row != bad]
+    clean = x[others].clone().requires_grad_()
+    x[bad, 2] = torch.nan
+    x.requires_grad_()
+    g = torch.randn_like(x)
+    eq = fixed_point(cell, torch.zeros_like(x), x, solver=BROYDEN, adjoint=adjoint)
+    eq.z.backward(g)
+    fixed_point(cell, torch.zeros_like(clean), clean, solver=BROYDEN, adjoint=adjoint).z.backward(g[others])
+    torch.testing.assert_close(x.grad[others], clean.grad)
+    assert eq.stats.status[bad] == Status.NON_FINITE
+    assert eq.stats.converged[others].all()
+    if isinstance(adjoint, Implicit):
+        assert eq.backward.status[bad] == Status.NON_FINITE
+        assert eq.backward.converged[others].all()
+
+
+@each_backward_solver
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+def test_a_gradient_that_is_not_finite_is_reported_and_stays_in_its_row(solver, poison):
+    cell, x = TanhCell(6, 0.8), leaf(4, 6)
+    g = torch.randn(4, 6, dtype=torch.float64)
+    g[1, 3] = poison
+    eq = fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=Implicit(solver))
+    eq.z.backward(g)
+    assert not x.grad[1].isfinite().all()
+    assert x.grad[[0, 2, 3]].isfinite().all()
+    assert eq.backward.status[1] == Status.NON_FINITE
+    assert eq.backward.converged[[0, 2, 3]].all()
+
+
+def test_a_batch_in_another_order_has_its_gradients_in_that_order():
+    cell, x = TanhCell(6, 0.95), leaf(9, 6)
+    order = torch.randperm(9)
+    (straight,) = torch.autograd.grad(
+        energy(fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z), x
+    )
+    mixed = x.detach()[order].requires_grad_()
+    energy(fixed_point(cell, torch.zeros_like(mixed), mixed, solver=TIGHT, adjoint=EXACT).z).backward()
+    torch.testing.assert_close(mixed.grad, straight[order], rtol=1e-11, atol=1e-12)
+
+
+def test_a_singular_adjoint_system_is_reported_and_finite():
+    # f(z) = z + x has J = I: no equilibrium, and no gradient either.
+    x = leaf(3, 4)
+    eq = fixed_point(lambda z, x: z + x, torch.zeros_like(x), x, solver=Picard(max_evals=3), adjoint=Implicit())
+    eq.z.sum().backward()
+    assert x.grad.isfinite().all()
+    assert not eq.backward.converged.any()
+    assert (eq.backward.residual > 0.5).all()
+
+
+def test_non_contiguous_gradients_and_inputs_work():
+    cell = TanhCell(6)
+    base = leaf(6, 4)
+    z = fixed_point(cell, torch.zeros(4, 6, dtype=torch.float64), base.T, solver=TIGHT, adjoint=EXACT).z
+    g = torch.randn(6, 4, dtype=torch.float64).T
+    (actual,) = torch.autograd.grad(z, base, g)
+    dense = base.detach().T.contiguous().requires_grad_()
+    z = fixed_point(cell, torch.zeros_like(dense), dense, solver=TIGHT, adjoint=EXACT).z
+    (expected,) = torch.autograd.grad(z, dense, g.contiguous())
+    torch.testing.assert_close(actual, expected.T)
+
+
+def test_a_gradient_expanded_from_one_number_works():
+    # sum() hands a zero-stride tensor to backward.
+    cell, x = TanhCell(6), leaf(4, 6)
+    z = fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z
+    (expanded,) = torch.autograd.grad(z.sum(), x, retain_graph=True)
+    (dense,) = torch.autograd.grad(z, x, torch.ones(4, 6, dtype=torch.float64))
+    torch.testing.assert_close(expanded, dense)
+
+
+def test_only_one_leaf_of_the_state_may_be_used_by_the_loss():
+    cell, x = TanhCell(6), leaf(4, 6)
+
+    def f(z, x):
+        image = cell(torch.cat(z, dim=1), x)
+        return image[:, :2], image[:, 2:]
+
+    z0 = torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
+    pair = fixed_point(f, z0, x, solver=TIGHT, adjoint=EXACT).z
+    joined = fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z
+    torch.testing.assert_close(
+        torch.autograd.grad(pair[1].sum(), x), torch.autograd.grad(joined[:, 2:].sum(), x), rtol=1e-9, atol=1e-10
+    )

@@ -1,0 +1,112 @@
+import pytest
+import torch
+from adjoints.cells import EXACT, FORWARD_SOLVERS, TIGHT, TanhCell, energy, largest_error, leaf, matrix, relative_error
+from torch.autograd import gradcheck, gradgradcheck
+
+from steadeq import Anderson, Broyden, NewtonKrylov, Picard, Unrolled, fixed_point
+
+each_forward_solver = pytest.mark.parametrize("solver", FORWARD_SOLVERS.values(), ids=FORWARD_SOLVERS)
+
+
+@pytest.mark.parametrize("damping", [1.0, 0.6])
+@pytest.mark.parametrize("max_evals", [1, 2, 7])
+def test_unrolled_picard_is_a_plain_loop(max_evals, damping):
+    cell, x, z0 = TanhCell(5), leaf(3, 5), leaf(3, 5)
+    sources = [*cell.parameters(), x, z0]
+    solver = Picard(max_evals=max_evals, tol=0.0, damping=damping)
+    eq = fixed_point(cell, z0, x, solver=solver, adjoint=Unrolled())
+    # The budget includes the evaluation that measures the residual of the state.
+    z = z0
+    for _ in range(max_evals - 1):
+        z = z + damping * (cell(z, x) - z)
+    torch.testing.assert_close(eq.z, z)
+    actual = torch.autograd.grad(energy(eq.z), sources, materialize_grads=True, allow_unused=True)
+    expected = torch.autograd.grad(energy(z), sources, materialize_grads=True, allow_unused=True)
+    torch.testing.assert_close(actual, expected)
+
+
+@each_forward_solver
+def test_a_converged_solve_has_the_implicit_gradient(solver):
+    cell, x = TanhCell(5), leaf(3, 5)
+    sources = [*cell.parameters(), x]
+    gradients = []
+    for forward, adjoint in ((solver, Unrolled()), (TIGHT, EXACT)):
+        z = fixed_point(cell, torch.zeros_like(x), x, solver=forward, adjoint=adjoint).z
+        gradients.append(torch.autograd.grad(energy(z), sources))
+    assert largest_error(*gradients) < 1e-7
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [Picard(max_evals=4, tol=0.0), Anderson(max_evals=5, tol=0.0), Broyden(max_evals=5, tol=0.0)],
+    ids=["picard", "anderson", "broyden"],
+)
+def test_gradcheck_of_a_truncated_solve(solver):
+    def layer(weight, x, z0):
+        f = lambda z, x: torch.tanh(z @ weight.T + x)  # noqa: E731
+        return fixed_point(f, z0, x, solver=solver, adjoint=Unrolled()).z
+
+    assert gradcheck(layer, (matrix(4, 0.7).requires_grad_(), leaf(2, 4), leaf(2, 4)))
+
+
+def test_second_derivatives_of_a_truncated_solve():
+    def layer(weight, x):
+        f = lambda z, x: torch.tanh(z @ weight.T + x)  # noqa: E731
+        return fixed_point(f, torch.zeros_like(x), x, solver=Picard(max_evals=4, tol=0.0), adjoint=Unrolled()).z
+
+    assert gradgradcheck(layer, (matrix(3, 0.7).requires_grad_(), leaf(2, 3)))
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        Anderson(max_evals=40, tol=1e-12),
+        Broyden(max_evals=40, tol=1e-12),
+        NewtonKrylov(max_evals=90, tol=1e-12),
+    ],
+    ids=["anderson", "broyden", "newton"],
+)
+def test_affine_solves_have_the_closed_form_gradient(solver):
+    weight, x = matrix(4, 0.9).requires_grad_(), leaf(3, 4)
+    f = lambda z, x: z @ weight.T + x  # noqa: E731
+    z = fixed_point(f, torch.zeros_like(x), x, solver=solver, adjoint=Unrolled()).z
+    exact = torch.linalg.solve(torch.eye(4, dtype=torch.float64) - weight, x.T).T
+    actual = torch.autograd.grad(energy(z), (weight, x))
+    assert largest_error(actual, torch.autograd.grad(energy(exact), (weight, x))) < 1e-8
+
+
+@each_forward_solver
+@pytest.mark.parametrize("compact", [True, False])
+def test_a_sample_that_starts_at_its_fixed_point_leaves_the_gradient_of_the_others_alone(solver, compact):
+    weight = matrix(5, 0.8).requires_grad_()
+    x = torch.randn(8, 5, dtype=torch.float64)
+    x[2] = 0
+    x.requires_grad_()
+    f = lambda z, x: torch.tanh(z @ weight.T + x)  # noqa: E731
+    gradients = []
+    for adjoint in (Unrolled(), EXACT):
+        z = fixed_point(f, torch.zeros_like(x), x, solver=solver, adjoint=adjoint, compact=compact).z
+        others = torch.cat([z[:2], z[3:]])
+        gradients.append(torch.autograd.grad(energy(others), (weight, x)))
+    assert largest_error(*gradients) < 1e-6
+
+
+@each_forward_solver
+def test_samples_that_finish_early_keep_their_gradient(solver):
+    weight, x = matrix(4, 1.0).requires_grad_(), leaf(12, 4)
+    gain = torch.linspace(0.05, 0.9, 12, dtype=torch.float64)[:, None]
+    f = lambda z, x, gain: torch.tanh(gain * (z @ weight.T) + x)  # noqa: E731
+    gradients = []
+    for forward, adjoint in ((solver, Unrolled()), (TIGHT, EXACT)):
+        eq = fixed_point(f, torch.zeros_like(x), x, gain, solver=forward, adjoint=adjoint)
+        gradients.append(torch.autograd.grad(energy(eq.z), x)[0])
+    assert eq.stats.num_evals.min() < eq.stats.num_evals.max()
+    for row in range(12):
+        assert relative_error(gradients[0][row], gradients[1][row]) < 1e-6
+
+
+def test_there_is_no_record_of_a_backward_solve():
+    cell, x = TanhCell(3), leaf(2, 3)
+    eq = fixed_point(cell, torch.zeros_like(x), x, solver=Picard(max_evals=3), adjoint=Unrolled())
+    eq.z.sum().backward()
+    assert eq.backward is None

@@ -1,0 +1,174 @@
+import pytest
+import torch
+from adjoints.cells import ADJOINTS, EXACT, LONG_LOOP, TIGHT, TanhCell, energy, leaf, matrix
+from torch.autograd import forward_ad
+
+from steadeq import DEQ, Anderson, Broyden, NewtonKrylov, Picard, Unrolled, fixed_point
+
+# Forward mode makes torch call its own deprecated torch.jit.script.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+
+TRANSFORMS = {
+    "grad": lambda loss, x: torch.func.grad(loss)(x),
+    "vjp": lambda loss, x: torch.func.vjp(loss, x)[1](x.new_ones(()))[0],
+    "jacrev": lambda loss, x: torch.func.jacrev(loss)(x),
+    "jacfwd": lambda loss, x: torch.func.jacfwd(loss)(x),
+}
+each_transform = pytest.mark.parametrize("name", TRANSFORMS)
+SAFE = {name: adjoint for name, adjoint in ADJOINTS.items() if name != "unrolled"}
+each_solver = pytest.mark.parametrize(
+    "solver",
+    [LONG_LOOP, TIGHT, Broyden(max_evals=200, tol=1e-12), NewtonKrylov(max_evals=400, tol=1e-12)],
+    ids=["picard", "anderson", "broyden", "newton"],
+)
+
+
+@pytest.fixture
+def cell():
+    return TanhCell(4)
+
+
+@pytest.fixture
+def x():
+    return torch.randn(3, 4, dtype=torch.float64)
+
+
+def make_loss(cell, solver, adjoint):
+    return lambda x: energy(fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint).z)
+
+
+@each_transform
+@pytest.mark.parametrize("adjoint", SAFE.values(), ids=SAFE)
+def test_transforms_over_a_custom_gradient_are_refused_with_advice(name, adjoint, cell, x):
+    loss = make_loss(cell, Broyden(), adjoint)
+    with pytest.raises(RuntimeError, match=r"fixed_point with adjoint=.*torch\.autograd\.grad.*Unrolled\(\)"):
+        TRANSFORMS[name](loss, x)
+
+
+def test_jvp_over_a_custom_gradient_is_refused_with_advice(cell, x):
+    with pytest.raises(RuntimeError, match=r"fixed_point with adjoint=Implicit\(\).*Unrolled\(\)"):
+        torch.func.jvp(make_loss(cell, TIGHT, EXACT), (x,), (torch.ones_like(x),))
+
+
+def test_transforms_of_closed_over_parameters_are_refused_too(x):
+    def loss(weight):
+        return fixed_point(lambda z, x: torch.tanh(z @ weight.T + x), torch.zeros_like(x), x).z.sum()
+
+    with pytest.raises(RuntimeError, match=r"cannot run under torch\.func"):
+        torch.func.grad(loss)(matrix(4, 0.5))
+
+
+@each_transform
+def test_transforms_over_unrolling_give_the_right_gradient(name, cell, x):
+    expected = torch.autograd.grad(make_loss(cell, TIGHT, EXACT)(x.requires_grad_()), x)[0]
+    actual = TRANSFORMS[name](make_loss(cell, LONG_LOOP, Unrolled()), x.detach())
+    torch.testing.assert_close(actual.detach(), expected, rtol=1e-9, atol=1e-10)
+
+
+@each_solver
+def test_every_solver_unrolls_under_torch_func(solver, cell, x):
+    expected = torch.autograd.grad(make_loss(cell, TIGHT, EXACT)(x.requires_grad_()), x)[0]
+    actual = torch.func.grad(make_loss(cell, solver, Unrolled()))(x.detach())
+    torch.testing.assert_close(actual.detach(), expected, rtol=1e-7, atol=1e-8)
+
+
+def test_torch_func_reaches_closed_over_parameters_when_unrolled(x):
+    def loss(weight, adjoint=Unrolled(), solver=LONG_LOOP):  # noqa: B008
+        f = lambda z, x: torch.tanh(z @ weight.T + x)  # noqa: E731
+        return energy(fixed_point(f, torch.zeros_like(x), x, solver=solver, adjoint=adjoint).z)
+
+    weight = matrix(4, 0.6)
+    expected = torch.autograd.grad(loss(weight.requires_grad_(), EXACT, TIGHT), weight)[0]
+    torch.testing.assert_close(torch.func.grad(loss)(weight.detach()), expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("adjoint", ADJOINTS.values(), ids=ADJOINTS)
+def test_vmap_is_refused_with_advice(adjoint, cell):
+    batches = torch.randn(5, 3, 4, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match=r"torch\.func\.vmap.*part of the batch"):
+        torch.func.vmap(make_loss(cell, Broyden(), adjoint))(batches)
+
+
+def test_vmap_over_closed_over_parameters_is_refused(x):
+    def value(weight):
+        f = lambda z, x: torch.tanh(z @ weight.T + x)  # noqa: E731
+        return fixed_point(f, torch.zeros_like(x), x, solver=Picard(), adjoint=Unrolled()).z
+
+    with pytest.raises(RuntimeError, match="vmap"):
+        torch.func.vmap(value)(torch.stack([matrix(4, 0.5), matrix(4, 0.5)]))
+
+
+def test_per_sample_gradients_need_no_vmap(cell, x):
+    # What vmap(grad) is used for: the samples of the batch are independent anyway.
+    x.requires_grad_()
+    z = fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z
+    (together,) = torch.autograd.grad(z.sum(), x)
+    for row in range(3):
+        alone = x.detach()[row : row + 1].requires_grad_()
+        z = fixed_point(cell, torch.zeros_like(alone), alone, solver=TIGHT, adjoint=EXACT).z
+        torch.testing.assert_close(torch.autograd.grad(z.sum(), alone)[0][0], together[row])
+
+
+def test_the_functional_api_of_autograd_works(cell, x):
+    layer = lambda x: fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z  # noqa: E731
+    jacobian = torch.autograd.functional.jacobian(layer, x).reshape(12, 12)
+    value = layer(x).detach()
+    slope = 1 - cell(value, x).detach() ** 2
+    blocks = [torch.linalg.inv(torch.eye(4) - row[:, None] * cell.weight.detach()) * row for row in slope]
+    torch.testing.assert_close(jacobian, torch.block_diag(*blocks), rtol=1e-9, atol=1e-10)
+    v = torch.randn_like(x)
+    _, product = torch.autograd.functional.vjp(layer, x, v)
+    torch.testing.assert_close(product.flatten(), v.flatten() @ jacobian)
+    _, product = torch.autograd.functional.jvp(layer, x, v)
+    torch.testing.assert_close(product.flatten(), jacobian @ v.flatten())
+
+
+def test_functional_call_moves_gradients_to_the_given_parameters(cell, x):
+    layer = DEQ(cell, solver=TIGHT, adjoint=EXACT)
+    expected = torch.autograd.grad(energy(layer(x)), list(layer.parameters()))
+    given = {name: parameter.detach().clone().requires_grad_() for name, parameter in layer.named_parameters()}
+    z = torch.func.functional_call(layer, given, (x,))
+    energy(z).backward()
+    torch.testing.assert_close([parameter.grad for parameter in given.values()], list(expected))
+    assert all(parameter.grad is None for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+@pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("solver", [LONG_LOOP, TIGHT], ids=["picard", "anderson"])
+def test_forward_mode_is_right_or_refused(solver, is_warm, grad, cell, x):
+    with torch.no_grad():
+        z_star = fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT).z
+        slope = 1 - z_star**2
+        v = torch.randn_like(x)
+        expected = torch.stack(
+            [
+                torch.linalg.solve(torch.eye(4) - row[:, None] * cell.weight, row * u)
+                for row, u in zip(slope, v, strict=True)
+            ]
+        )
+    z0 = z_star if is_warm else torch.zeros_like(x)
+    with torch.set_grad_enabled(grad), forward_ad.dual_level():
+        try:
+            z = fixed_point(cell, z0, forward_ad.make_dual(x, v), solver=solver, adjoint=EXACT).z
+        except RuntimeError:
+            return
+        tangent = forward_ad.unpack_dual(z).tangent
+    assert tangent is not None
+    torch.testing.assert_close(tangent.detach(), expected, rtol=1e-9, atol=1e-10)
+
+
+def test_a_layer_runs_under_transforms_that_do_not_concern_it():
+    # A transform around code that uses a layer as a constant.
+    layer = DEQ(TanhCell(4), solver=Anderson(tol=1e-6), adjoint=Unrolled())
+    x = leaf(2, 4)
+
+    def loss(scale):
+        with torch.no_grad():
+            z = layer(x)
+        return (scale * z).sum()
+
+    scale = torch.tensor(2.0, dtype=torch.float64)
+    with torch.no_grad():
+        expected = layer(x).sum()
+    torch.testing.assert_close(torch.func.grad(loss)(scale), expected)

@@ -1,0 +1,512 @@
+import dataclasses
+from collections import OrderedDict
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from steadeq import GMRES, Anderson, Implicit, Picard, fixed_point
+from steadeq._internal.autocast import state_layout
+from steadeq._internal.trees import (
+    Layout,
+    Shared,
+    check_inputs,
+    describe,
+    leaves,
+    map_leaves,
+    map_tensors,
+    rebuild,
+    select_rows,
+)
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+STRUCTURES = {
+    "tensor": lambda a, b, c: a,
+    "one_tuple": lambda a, b, c: (a,),
+    "tuple": lambda a, b, c: (a, b),
+    "list": lambda a, b, c: [a, b, c],
+    "namedtuple": lambda a, b, c: Pair(a, b),
+    "dict": lambda a, b, c: {"b": a, "a": b},
+    "nested": lambda a, b, c: (a, {"x": [b], "y": Pair(c, a)}),
+}
+
+SHAPES = {
+    "vectors": ((5,), (2,), (1,)),
+    "scalars": ((), (3,), ()),
+    "images": ((2, 3, 4), (1, 2, 2), (4, 1, 1)),
+    "volumes": ((2, 2, 3, 2), (3, 2), (2, 1, 2, 1)),
+}
+
+
+def make(structure, shapes, dtypes, batch_size=3):
+    tensors = [torch.randn(batch_size, *shape).to(dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    return STRUCTURES[structure](*tensors)
+
+
+def assert_same(actual, expected):
+    assert type(actual) is type(expected)
+    if isinstance(expected, Tensor):
+        assert actual.dtype == expected.dtype
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    elif isinstance(expected, dict):
+        assert list(actual) == list(expected)
+        for key in expected:
+            assert_same(actual[key], expected[key])
+    else:
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
+            assert_same(one, other)
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+    @pytest.mark.parametrize("structure", STRUCTURES)
+    def test_unpacking_a_packed_state_gives_it_back(self, structure, shapes, dtype):
+        z = make(structure, shapes, [dtype] * 3)
+        layout = Layout(z)
+        matrix = layout.pack(z)
+        assert matrix.shape == (3, sum(leaf[0].numel() for leaf in leaves(z)))
+        assert_same(layout.unpack(matrix), z)
+
+    @pytest.mark.parametrize("structure", ["tuple", "namedtuple", "list", "dict", "nested"])
+    def test_leaves_of_different_dtypes_keep_theirs(self, structure):
+        z = make(structure, SHAPES["images"], [torch.bfloat16, torch.float64, torch.float16])
+        layout = Layout(z)
+        assert layout.dtype == torch.float64
+        assert_same(layout.unpack(layout.pack(z)), z)
+
+    @pytest.mark.parametrize("rows", [1, 2, 7])
+    def test_a_matrix_of_other_rows_unpacks_to_that_many_samples(self, rows):
+        layout = Layout(make("nested", SHAPES["images"], [torch.float32] * 3))
+        state = layout.unpack(torch.randn(rows, layout.dim))
+        assert [leaf.shape[0] for leaf in leaves(state)] == [rows] * 4
+        assert layout.pack(state).shape == (rows, layout.dim)
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_the_matrix_has_at_least_single_precision(self, dtype):
+        layout = Layout(torch.zeros(2, 3, dtype=dtype))
+        assert layout.dtype == layout.pack(torch.zeros(2, 3, dtype=dtype)).dtype
+        assert layout.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        assert layout.rounds == (dtype in (torch.bfloat16, torch.float16))
+        assert layout.eps == torch.finfo(dtype).eps
+
+    def test_precision_is_that_of_the_narrowest_leaf(self):
+        z = (torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.bfloat16))
+        assert Layout(z).eps == torch.finfo(torch.bfloat16).eps
+
+    def test_precision_is_that_of_autocast_inside_it(self):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert state_layout(torch.zeros(2, 3)).eps == torch.finfo(torch.bfloat16).eps
+            # A layout by itself reads nothing but its arguments.
+            assert Layout(torch.zeros(2, 3)).eps == torch.finfo(torch.float32).eps
+        assert state_layout(torch.zeros(2, 3)).eps == torch.finfo(torch.float32).eps
+        assert Layout(torch.zeros(2, 3), autocast_dtype=torch.float16).eps == torch.finfo(torch.float16).eps
+
+    @pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 3, 5)])
+    def test_a_contiguous_tensor_is_packed_and_unpacked_by_views(self, shape):
+        z = torch.randn(shape)
+        layout = Layout(z)
+        matrix = layout.pack(z)
+        assert matrix.data_ptr() == z.data_ptr()
+        assert layout.unpack(matrix).data_ptr() == z.data_ptr()
+
+    @pytest.mark.parametrize(
+        ("shape", "memory_format"), [((4, 3, 5, 2), torch.channels_last), ((4, 3, 2, 5, 2), torch.channels_last_3d)]
+    )
+    def test_a_channels_last_tensor_is_packed_and_unpacked_by_views(self, shape, memory_format):
+        z = torch.randn(shape).to(memory_format=memory_format)
+        layout = Layout(z)
+        matrix = layout.pack(z)
+        assert matrix.is_contiguous()
+        assert matrix.data_ptr() == z.data_ptr()
+        back = layout.unpack(matrix)
+        assert back.data_ptr() == z.data_ptr()
+        assert back.is_contiguous(memory_format=memory_format)
+        assert_same(back, z)
+
+    def test_every_leaf_lies_in_the_matrix_by_samples(self):
+        z = (torch.arange(4.0).reshape(2, 2), {"a": torch.arange(10.0, 16.0).reshape(2, 3)})
+        torch.testing.assert_close(
+            Layout(z).pack(z), torch.tensor([[0.0, 1.0, 10.0, 11.0, 12.0], [2.0, 3.0, 13.0, 14.0, 15.0]])
+        )
+
+    def test_unpacked_leaves_of_one_dtype_are_views_of_the_matrix(self):
+        z = make("nested", SHAPES["images"], [torch.float32] * 3)
+        matrix = Layout(z).pack(z)
+        for leaf in leaves(Layout(z).unpack(matrix)):
+            assert leaf.untyped_storage().data_ptr() == matrix.untyped_storage().data_ptr()
+
+    @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+    @pytest.mark.parametrize("image_format", [torch.contiguous_format, torch.channels_last])
+    def test_an_image_in_another_memory_format_is_read_element_by_element(self, memory_format, image_format):
+        z = torch.randn(2, 3, 4, 5).to(memory_format=memory_format)
+        image = torch.randn(2, 3, 4, 5).to(memory_format=image_format)
+        layout = Layout(z)
+        assert_same(layout.unpack(layout.pack_image(image, 2)), image)
+
+    def test_a_transposed_tensor_is_packed_by_its_elements(self):
+        z = torch.randn(5, 4, 3).transpose(0, 1)
+        layout = Layout(z)
+        torch.testing.assert_close(layout.pack(z), z.contiguous().flatten(1), rtol=0, atol=0)
+        assert_same(layout.unpack(layout.pack(z)), z)
+
+
+class TestTrees:
+    def test_rebuild_inverts_leaves(self):
+        tree = ({"a": 1, "b": [2, (3,)]}, Pair(4, 5))
+        assert rebuild(tree, iter(leaves(tree))) == tree
+        assert isinstance(rebuild(tree, iter(leaves(tree)))[1], Pair)
+
+    def test_map_leaves_keeps_the_structure(self):
+        assert map_leaves(lambda leaf: -leaf, {"a": (1, [2])}) == {"a": (-1, [-2])}
+
+    def test_map_tensors_leaves_other_leaves_alone(self):
+        flag = object()
+        mapped = map_tensors(lambda leaf: leaf + 1, (torch.zeros(2), None, {"flag": flag}))
+        assert mapped[1] is None
+        assert mapped[2]["flag"] is flag
+        torch.testing.assert_close(mapped[0], torch.ones(2))
+
+    def test_select_rows_follows_nested_inputs(self):
+        inputs = (torch.arange(4.0), {"mask": (torch.arange(8).reshape(4, 2), None)}, "flag")
+        selected = select_rows(inputs, torch.tensor([3, 1]))
+        torch.testing.assert_close(selected[0], torch.tensor([3.0, 1.0]))
+        torch.testing.assert_close(selected[1]["mask"][0], torch.tensor([[6, 7], [2, 3]]))
+        assert selected[1]["mask"][1] is None
+        assert selected[2] == "flag"
+
+    @pytest.mark.parametrize(
+        ("tree", "text"),
+        [
+            (torch.zeros(1), "tensor"),
+            ((torch.zeros(1),), "(tensor,)"),
+            ([torch.zeros(1), 2.0], "[tensor, float]"),
+            ((torch.zeros(1), {"a": None}), "(tensor, {'a': NoneType})"),
+        ],
+    )
+    def test_describe_spells_out_a_structure(self, tree, text):
+        assert describe(tree) == text
+
+
+def assert_one_sentence(error, *parts):
+    text = str(error.value)
+    assert text.endswith(".")
+    assert "\n" not in text
+    for part in parts:
+        assert part in text
+
+
+class TestRefusedStarts:
+    @pytest.mark.parametrize("z0", [(), [], {}, ({}, [])], ids=str)
+    def test_no_tensors(self, z0):
+        with pytest.raises(ValueError, match="z0 has no tensors") as error:
+            Layout(z0)
+        assert_one_sentence(error, describe(z0), "tuple, list or dict")
+
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
+    def test_tensors_that_are_not_floating_point(self, dtype):
+        with pytest.raises(TypeError, match="z0 holds a leaf of type") as error:
+            Layout((torch.zeros(2, 3), torch.zeros(2, 3, dtype=dtype)))
+        assert_one_sentence(error, str(dtype), "floating-point")
+
+    @pytest.mark.parametrize(("leaf", "kind"), [(1.0, "float"), (None, "NoneType"), ("z", "str")])
+    def test_leaves_that_are_not_tensors(self, leaf, kind):
+        with pytest.raises(TypeError, match=f"z0 holds a leaf of type {kind}") as error:
+            Layout({"a": torch.zeros(2, 3), "b": leaf})
+        assert_one_sentence(error, "floating-point tensor")
+
+    @pytest.mark.parametrize("other", [(3, 3), ()])
+    def test_leaves_of_different_batches(self, other):
+        with pytest.raises(ValueError, match="z0 has leaves of shapes") as error:
+            Layout((torch.zeros(2, 3), torch.zeros(other)))
+        assert_one_sentence(error, "(2, 3)", str(other), "the same batch")
+
+    def test_a_tensor_without_batch(self):
+        with pytest.raises(ValueError, match="z0 has leaves of shapes"):
+            Layout(torch.tensor(1.0))
+
+    def test_leaves_on_different_devices(self):
+        with pytest.raises(ValueError, match="z0 has leaves on") as error:
+            Layout((torch.zeros(2, 3), torch.zeros(2, 3, device="meta")))
+        assert_one_sentence(error, "cpu", "meta", "one device")
+
+    @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0,)])
+    def test_an_empty_batch_or_leaf(self, shape):
+        with pytest.raises(ValueError, match="z0 has an empty batch") as error:
+            Layout(torch.zeros(shape))
+        assert_one_sentence(error, str(shape), "at least one element")
+
+    @pytest.mark.parametrize("z0", [torch.zeros(0, 3), torch.zeros(2, 3, dtype=torch.int64), ()])
+    def test_fixed_point_refuses_them_before_f_is_called(self, z0):
+        def f(z):
+            pytest.fail("f was called")
+
+        with pytest.raises((ValueError, TypeError), match="z0"):
+            fixed_point(f, z0)
+
+
+class TestRefusedInputs:
+    @pytest.mark.parametrize("shape", [(), (2,), (1, 4), (5, 4)])
+    def test_an_input_of_another_batch(self, shape):
+        with pytest.raises(ValueError, match=r"inputs\[1\] has shape") as error:
+            check_inputs((torch.zeros(4, 2), torch.zeros(shape)), 4)
+        assert_one_sentence(error, str(tuple(shape)), "(4)", "closure")
+
+    def test_an_input_of_another_batch_inside_a_structure(self):
+        with pytest.raises(ValueError, match=r"inputs\[0\] has shape \(3,\)"):
+            fixed_point(lambda z, x: z, torch.zeros(4, 2), {"a": [torch.zeros(4), torch.zeros(3)]})
+
+    def test_leaves_that_are_not_tensors_pass(self):
+        check_inputs((None, "flag", {"a": 3, "b": torch.zeros(4)}), 4)
+
+
+def image_error(z0, image, **options):
+    with pytest.raises(ValueError, match="f returned") as error:
+        fixed_point(lambda z: image, z0, **options)
+    return error
+
+
+class TestRefusedImages:
+    @pytest.mark.parametrize(
+        ("z0", "image"),
+        [
+            (torch.zeros(2, 3), (torch.zeros(2, 3),)),
+            ((torch.zeros(2, 3),), torch.zeros(2, 3)),
+            ((torch.zeros(2, 3), torch.zeros(2, 3)), [torch.zeros(2, 3), torch.zeros(2, 3)]),
+            ((torch.zeros(2, 3), torch.zeros(2, 3)), (torch.zeros(2, 3),)),
+            ({"a": torch.zeros(2, 3)}, {"b": torch.zeros(2, 3)}),
+            ({"a": torch.zeros(2, 3)}, {"a": torch.zeros(2, 3), "b": torch.zeros(2, 3)}),
+            ((torch.zeros(2, 3), [torch.zeros(2, 3)]), (torch.zeros(2, 3), torch.zeros(2, 3))),
+        ],
+    )
+    def test_another_structure(self, z0, image):
+        error = image_error(z0, image)
+        assert_one_sentence(error, f"f returned {describe(image)}", f"the state is {describe(z0)}", "same structure")
+
+    @pytest.mark.parametrize("image", [None, 1.0, "z"])
+    def test_what_is_no_tensor(self, image):
+        error = image_error(torch.zeros(2, 3), image)
+        assert_one_sentence(error, f"f returned {type(image).__name__}", "the state is tensor")
+
+    def test_a_leaf_that_is_no_tensor(self):
+        error = image_error((torch.zeros(2, 3), torch.zeros(2, 3)), (torch.zeros(2, 3), None))
+        assert_one_sentence(error, "NoneType", "(tensor, tensor)")
+
+    @pytest.mark.parametrize("shape", [(2, 4), (2,), (3, 3), (2, 3, 1), (1, 3)])
+    def test_another_shape(self, shape):
+        error = image_error(torch.zeros(2, 3), torch.zeros(shape))
+        assert_one_sentence(error, f"f returned a tensor of shape {shape}", "(2, 3)")
+
+    def test_another_shape_of_one_leaf_names_the_leaf(self):
+        error = image_error(
+            {"a": torch.zeros(2, 3), "b": torch.zeros(2, 4)}, {"a": torch.zeros(2, 3), "b": torch.zeros(2, 3)}
+        )
+        assert_one_sentence(error, "leaf 1 of {'a': tensor, 'b': tensor}", "shape (2, 3)", "(2, 4)")
+
+    def test_leaves_in_swapped_places(self):
+        error = image_error((torch.zeros(2, 3), torch.zeros(2, 4)), (torch.zeros(2, 4), torch.zeros(2, 3)))
+        assert_one_sentence(error, "leaf 0")
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64], ids=str)
+    def test_another_dtype(self, dtype):
+        error = image_error(torch.zeros(2, 3), torch.zeros(2, 3, dtype=dtype))
+        assert_one_sentence(error, f"of dtype {dtype}", "the state has torch.float32")
+
+    def test_another_dtype_of_a_half_precision_state(self):
+        error = image_error(torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(2, 3))
+        assert_one_sentence(error, "of dtype torch.float32", "torch.bfloat16")
+
+    def test_integers_under_autocast(self):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            error = image_error(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64))
+        assert_one_sentence(error, "torch.int64")
+
+    def test_another_device(self):
+        error = image_error(torch.zeros(2, 3), torch.zeros(2, 3, device="meta"))
+        assert_one_sentence(error, "f returned a tensor on meta", "the state is on cpu")
+
+    def test_a_wrong_image_after_the_first_evaluation_is_refused_too(self):
+        calls = []
+
+        def f(z):
+            calls.append(1)
+            return z + 1 if len(calls) < 3 else torch.cat([z, z], dim=1)
+
+        with pytest.raises(ValueError, match=r"shape \(2, 6\)"):
+            fixed_point(f, torch.zeros(2, 3), solver=Picard(tol=1e-12))
+
+
+class TestImages:
+    def test_a_dict_in_another_order_is_read_by_its_keys(self):
+        def f(z):
+            return {"b": 0.5 * z["b"] + 1, "a": 0.5 * z["a"] + 10}
+
+        z0 = {"a": torch.zeros(1, 2), "b": torch.zeros(1, 2)}
+        z = fixed_point(f, z0, solver=Picard(max_evals=60, tol=1e-6)).z
+        assert list(z) == ["a", "b"]
+        torch.testing.assert_close(z["a"], torch.full((1, 2), 20.0), rtol=1e-5, atol=0)
+        torch.testing.assert_close(z["b"], torch.full((1, 2), 2.0), rtol=1e-5, atol=0)
+
+    def test_an_ordered_dict_may_answer_for_a_dict(self):
+        z0 = {"a": torch.zeros(1, 2)}
+        z = fixed_point(lambda z: OrderedDict(a=0.5 * z["a"] + 1), z0, solver=Picard(max_evals=60, tol=1e-6)).z
+        torch.testing.assert_close(z, {"a": torch.full((1, 2), 2.0)})
+
+    def test_f_sees_the_structure_of_the_start(self):
+        z0 = {"x": Pair(torch.zeros(2, 3), torch.zeros(2)), "y": [torch.zeros(2, 1, 4)]}
+
+        def f(z):
+            assert isinstance(z["x"], Pair)
+            assert [leaf.shape for leaf in leaves(z)] == [leaf.shape for leaf in leaves(z0)]
+            return map_leaves(lambda leaf: 0.5 * leaf + 1, z)
+
+        z = fixed_point(f, z0, solver=Anderson(tol=1e-6)).z
+        assert isinstance(z["x"], Pair)
+        torch.testing.assert_close(z, map_leaves(lambda leaf: torch.full_like(leaf, 2.0), z0))
+
+    def test_a_narrower_image_is_accepted_under_autocast(self):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            eq = fixed_point(lambda z: (0.5 * z + 1).bfloat16(), torch.zeros(2, 4), solver=Picard(tol=1e-2))
+        assert eq.z.dtype == torch.float32
+        torch.testing.assert_close(eq.z, torch.full((2, 4), 2.0), rtol=0.02, atol=0)
+
+    def test_channels_last_reaches_f_at_every_evaluation(self):
+        seen = []
+
+        def f(z):
+            seen.append(z.is_contiguous(memory_format=torch.channels_last))
+            return 0.5 * z + 1
+
+        z = fixed_point(f, torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)).z
+        assert all(seen)
+        assert z.is_contiguous(memory_format=torch.channels_last)
+
+
+class TestOwnership:
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("structure", ["tensor", "tuple", "dict"])
+    def test_an_f_that_writes_into_its_argument_is_refused(self, structure, dtype):
+        z0 = make(structure, SHAPES["vectors"], [dtype] * 3)
+
+        with pytest.raises(ValueError, match="f changed the state in place") as error:
+            fixed_point(lambda z: map_leaves(lambda leaf: leaf.mul_(0.5).add_(1), z), z0)
+        assert_one_sentence(error, "return a new one")
+
+    def test_an_f_that_writes_into_one_narrow_leaf_is_refused(self):
+        z0 = (torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bfloat16))
+        with pytest.raises(ValueError, match="f changed the state in place"):
+            fixed_point(lambda z: (0.5 * z[0], z[1].mul_(0.5).add_(1)), z0)
+
+    def test_an_f_that_writes_into_its_own_intermediates_is_fine(self):
+        z = fixed_point(lambda z: (0.5 * z).add_(1), torch.zeros(2, 3), solver=Picard(tol=1e-5)).z
+        torch.testing.assert_close(z, torch.full((2, 3), 2.0), rtol=1e-4, atol=0)
+
+    @pytest.mark.parametrize("max_evals", [1, 2, 10])
+    @pytest.mark.parametrize("structure", ["tensor", "tuple"])
+    def test_the_start_is_left_alone_and_not_shared(self, structure, max_evals):
+        z0 = make(structure, SHAPES["vectors"], [torch.float32] * 3)
+        before = map_leaves(Tensor.clone, z0)
+        f = lambda z: map_leaves(lambda leaf: 0.5 * leaf + 1, z)  # noqa: E731
+        z = fixed_point(f, z0, solver=Anderson(max_evals=max_evals, tol=0)).z
+        for leaf in leaves(z):
+            leaf.add_(1)
+        assert_same(z0, before)
+
+    def test_the_state_is_not_shared_with_what_f_returned(self):
+        x = torch.ones(2, 3)
+        z = fixed_point(lambda z, x: x, torch.zeros(2, 3), x).z
+        z.add_(1)
+        torch.testing.assert_close(x, torch.ones(2, 3))
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    x: torch.Tensor
+    scale: float
+    mask: torch.Tensor | None = None
+
+
+def test_a_dataclass_among_the_inputs_leaves_with_its_samples():
+    x = torch.randn(16, 4)
+    x[::2] *= 30
+    sizes = set()
+
+    def f(z, context):
+        sizes.add((z.shape[0], context.x.shape[0]))
+        assert isinstance(context, Context)
+        assert context.mask is None
+        return torch.tanh(0.9 * z + context.scale * context.x)
+
+    eq = fixed_point(f, torch.zeros_like(x), Context(x, 0.5), solver=Anderson(tol=1e-5))
+    assert len(sizes) > 1
+    assert all(rows == given for rows, given in sizes)
+    expected = fixed_point(
+        lambda z, x: torch.tanh(0.9 * z + 0.5 * x), torch.zeros_like(x), x, solver=Anderson(tol=1e-5)
+    )
+    assert torch.equal(eq.z, expected.z)
+
+
+def test_what_samples_share_may_be_a_dataclass_of_a_kind_of_its_own():
+    @dataclasses.dataclass(frozen=True)
+    class Weights(Shared):
+        weight: torch.Tensor
+
+    shared = Weights(0.3 * torch.eye(4))
+    x = torch.randn(16, 4)
+    f = lambda z, x, shared: torch.tanh(z @ shared.weight + x)  # noqa: E731
+    eq = fixed_point(f, torch.zeros_like(x), x, shared, compact=True)
+    assert eq.stats.converged.all()
+
+
+def test_a_tensor_in_a_dataclass_must_carry_the_batch():
+    with pytest.raises(ValueError, match=r"inputs\[0\] has shape \(3, 4\)"):
+        fixed_point(lambda z, c: z, torch.zeros(2, 4), Context(torch.zeros(3, 4), 1.0))
+
+
+def test_a_second_derivative_reaches_through_a_dataclass():
+    weight = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    solver = Anderson(max_evals=100, tol=1e-13)
+
+    def curvature(wrap, read):
+        x = weight.sin()
+        f = lambda z, inputs: torch.tanh(0.5 * z + read(inputs))  # noqa: E731
+        z = fixed_point(f, torch.zeros_like(x), wrap(x), solver=solver, adjoint=Implicit(GMRES(tol=1e-13))).z
+        (slope,) = torch.autograd.grad(z.square().sum(), weight, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), weight)[0]
+
+    torch.testing.assert_close(curvature(lambda x: Context(x, 1.0), lambda c: c.x), curvature(torch.sin, torch.asin))
+
+
+def test_a_dataclass_is_no_state():
+    with pytest.raises(TypeError, match="z0 holds a dataclass; pass a tensor or a nested tuple, list or dict"):
+        Layout((torch.zeros(2, 3), Context(torch.zeros(2, 3), 1.0)))
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict])
+def test_a_state_keeps_its_kind_of_dict(kind):
+    seen = []
+
+    def f(z):
+        seen.append(type(z))
+        # In another order, which does not matter.
+        return kind(b=0.5 * z["b"], a=0.5 * z["a"] + 1)
+
+    eq = fixed_point(f, kind(a=torch.zeros(2, 3), b=torch.ones(2, 3)))
+    assert set(seen) == {kind}
+    assert type(eq.z) is kind
+    torch.testing.assert_close(eq.z["a"], torch.full((2, 3), 2.0), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("z0", [torch.zeros(2, 3), {"a": torch.zeros(2, 3)}, (torch.zeros(2, 3), torch.zeros(2, 1))])
+def test_outputs_beside_the_state_are_refused_with_what_to_do(z0):
+    with pytest.raises(ValueError, match="beside the state are not supported: compute them from the equilibrium"):
+        fixed_point(lambda z: (z, torch.zeros(())), z0)

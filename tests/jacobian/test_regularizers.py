@@ -1,0 +1,271 @@
+from itertools import pairwise
+
+import pytest
+import torch
+
+from steadeq import (
+    DEQ,
+    Anderson,
+    ClosedLoop,
+    Equilibrium,
+    JacobianRegularizer,
+    Linear,
+    StopAfter,
+    jacobian_penalty,
+)
+
+
+def halve(z):
+    return 0.5 * z
+
+
+def test_the_term_is_weight_times_penalty_on_applied_steps():
+    term = JacobianRegularizer(weight=3.0)(Equilibrium.at(halve, torch.ones(2, 4)), step=0)
+    assert term.item() == pytest.approx(3 * 0.25)
+
+
+def test_tau_follows_the_probability_and_skips_the_cell_otherwise():
+    calls = 0
+
+    def f(z):
+        nonlocal calls
+        calls += 1
+        return 0.5 * z
+
+    regularizer = JacobianRegularizer(weight=1.0, probability=0.3)
+    applied = [regularizer(Equilibrium.at(f, torch.ones(1, 2)), step=step).item() > 0 for step in range(2000)]
+    assert calls == sum(applied)
+    assert abs(sum(applied) / 2000 - 0.3) < 0.04
+    # No pattern: runs of applied steps are as frequent as for independent draws.
+    pairs = sum(a and b for a, b in pairwise(applied))
+    assert abs(pairs / 2000 - 0.09) < 0.03
+
+
+def test_tau_depends_on_seed_and_step_alone():
+    first, second = (JacobianRegularizer(weight=1.0, probability=0.5, seed=7) for _ in range(2))
+    torch.rand(3)
+    assert [first.tau(step) for step in range(50)] == [second.tau(step) for step in range(50)]
+    other = JacobianRegularizer(weight=1.0, probability=0.5, seed=8)
+    assert [first.tau(step) for step in range(50)] != [other.tau(step) for step in range(50)]
+
+
+@pytest.mark.parametrize(("probability", "applied"), [(0.0, 0), (1.0, 100)])
+def test_probability_zero_never_applies_and_one_always(probability, applied):
+    regularizer = JacobianRegularizer(weight=1.0, probability=probability)
+    assert sum(regularizer.tau(step) for step in range(100)) == applied
+
+
+def test_a_stopped_penalty_costs_nothing():
+    def f(z):
+        raise AssertionError("evaluated")
+
+    regularizer = JacobianRegularizer(weight=1.0, schedule=StopAfter(step=1))
+    assert regularizer(Equilibrium.at(f, torch.ones(1, 2)), step=1).item() == 0
+
+
+def test_closed_loop_raises_gamma_above_the_target_and_lowers_it_below():
+    regularizer = JacobianRegularizer(weight=1.0, schedule=ClosedLoop(target=0.1, rate=0.1, gain=1.0))
+    regularizer.observe(residual=0.2)
+    assert regularizer.gamma(0) == pytest.approx(2**1.1)
+    regularizer.observe(residual=torch.tensor(0.1, dtype=torch.float64))
+    assert regularizer.gamma(0) == pytest.approx(2**0.1)
+    regularizer.observe(residual=0.05)
+    assert regularizer.gamma(0) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("weight", [0.01, 3.0, 50.0])
+def test_closed_loop_settles_on_a_plant_whose_residual_falls_with_gamma_after_a_delay(weight):
+    regularizer = JacobianRegularizer(weight=weight, schedule=ClosedLoop(target=0.05))
+    residual = 1.0
+    for _ in range(400):
+        residual += 0.05 * (0.2 / (1 + regularizer.gamma(0)) - residual)
+        regularizer.observe(residual=residual)
+    assert residual == pytest.approx(0.05, rel=0.05)
+    assert regularizer.gamma(0) == pytest.approx(3.0, rel=0.1)
+
+
+def test_closed_loop_ignores_what_it_does_not_measure():
+    regularizer = JacobianRegularizer(weight=1.0, schedule=ClosedLoop(target=0.9, measure="spectral_radius"))
+    regularizer.observe(residual=5.0)
+    assert regularizer.gamma(0) == 1.0
+    regularizer.observe(spectral_radius=1.8)
+    assert regularizer.gamma(0) > 1.0
+
+
+def test_the_guard_keeps_the_term_below_its_share_of_the_task_loss():
+    regularizer = JacobianRegularizer(weight=50.0, schedule=ClosedLoop(target=0.1, max_share=0.5))
+    W = torch.eye(4).requires_grad_()
+    z = torch.ones(2, 4)
+    term = regularizer(Equilibrium.at(lambda z: z @ W.T, z), step=0, task_loss=torch.tensor(2.0))
+    assert term.item() == pytest.approx(1.0)
+    term.backward()
+    assert W.grad.abs().sum() > 0
+    free = regularizer(Equilibrium.at(lambda z: z @ W.T, z), step=0, task_loss=1e6)
+    assert free.item() == pytest.approx(50.0)
+
+
+def test_state_dict_carries_gamma():
+    regularizer = JacobianRegularizer(weight=1.0, schedule=ClosedLoop(target=0.1))
+    regularizer.observe(residual=1.0)
+    other = JacobianRegularizer(weight=1.0, schedule=ClosedLoop(target=0.1))
+    other.load_state_dict(regularizer.state_dict())
+    assert other.gamma(0) == regularizer.gamma(0) > 1
+
+
+class Cell(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, z, x):
+        return torch.tanh(self.linear(z) + x)
+
+
+def fit(schedule_or_none):
+    """Fit a task that wants long memory (large Jacobians) and return the residual at a small budget, and the loss."""
+    torch.manual_seed(0)
+    layer = DEQ(Cell(), solver=Anderson(max_evals=4, tol=1e-4))
+    head = torch.nn.Linear(16, 4)
+    x, y = torch.randn(64, 16), torch.randn(64, 4)
+    optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=3e-3)
+    regularizer = JacobianRegularizer(weight=0.1, schedule=schedule_or_none) if schedule_or_none else None
+    residuals = []
+    for step in range(400):
+        eq = layer.solve(x)
+        loss = (head(eq.z) - y).square().mean()
+        if regularizer is not None:
+            regularizer.observe(residual=eq.stats.residual.mean())
+            loss = loss + regularizer(eq, step=step, task_loss=loss)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        residuals.append(eq.stats.residual.mean().item())
+    penalty = jacobian_penalty(eq, num_probes=20).item()
+    return sum(residuals[-100:]) / 100, penalty
+
+
+def test_closed_loop_holds_the_residual_of_a_real_layer_that_drifts_away_without_it():
+    free, free_penalty = fit(None)
+    held, held_penalty = fit(ClosedLoop(target=0.02, max_share=10.0))
+    assert free > 0.2
+    assert held == pytest.approx(0.02, rel=0.3)
+    assert held_penalty < free_penalty
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weight": -1.0}, "weight is -1.0; it must be a finite number >= 0"),
+        ({"weight": 1.0, "probability": 1.5}, r"probability is 1.5; it must be in \[0, 1\]"),
+        ({"weight": 1.0, "num_probes": 0}, "num_probes is 0; it must be an integer >= 1"),
+        ({"weight": 1.0, "probe": "uniform"}, "probe is 'uniform'; it must be one of 'rademacher'"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        JacobianRegularizer(**arguments)
+
+
+def test_what_is_no_schedule_is_refused():
+    with pytest.raises(TypeError, match=r"^schedule is 'linear'; it must be a steadeq schedule, such as Linear"):
+        JacobianRegularizer(weight=1.0, schedule="linear")
+
+
+@pytest.mark.parametrize("step", [0, 9])
+def test_what_is_no_equilibrium_is_refused_whether_the_penalty_is_applied_or_not(step):
+    regularizer = JacobianRegularizer(weight=1.0, schedule=StopAfter(step=5))
+    with pytest.raises(TypeError, match=r"^eq is a function; it must be an Equilibrium: .*\.$"):
+        regularizer(halve, step=step)
+
+
+def test_evaluating_gives_the_term_and_the_bare_penalty():
+    eq = Equilibrium.at(halve, torch.ones(2, 4, dtype=torch.float64))
+    regularizer = JacobianRegularizer(weight=3.0, schedule=StopAfter(step=5))
+    term, bare = regularizer.evaluate(eq, step=0)
+    assert (term.item(), bare.item()) == pytest.approx((0.75, 0.25))
+    assert not bare.requires_grad
+    term, bare = regularizer.evaluate(eq, step=5)
+    assert term == 0
+    assert term.dtype == torch.float64
+    assert bare is None
+
+
+def test_fields_are_keywords_and_may_be_changed():
+    with pytest.raises(TypeError):
+        JacobianRegularizer(1.0)
+    regularizer = JacobianRegularizer(weight=1.0)
+    regularizer.weight = 2.0
+    assert regularizer.gamma(0) == 2.0
+    assert regularizer == JacobianRegularizer(weight=2.0)
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "is_active"),
+    [
+        (JacobianRegularizer(), False),
+        (JacobianRegularizer(weight=1.0), True),
+        (JacobianRegularizer(weight=1.0, probability=0.0), False),
+        (JacobianRegularizer(schedule=Linear(end=1.0)), True),
+        (JacobianRegularizer(schedule=ClosedLoop()), True),
+        (JacobianRegularizer(weight=1.0, schedule=StopAfter(epoch=0)), False),
+    ],
+)
+def test_it_says_whether_there_is_a_penalty_at_some_step(regularizer, is_active):
+    assert regularizer.is_active == is_active
+
+
+class TestForRun:
+    eq = Equilibrium.at(halve, torch.ones(2, 4))
+
+    def test_lengths_that_depend_on_the_run_are_filled_in(self):
+        regularizer = JacobianRegularizer(weight=1.0, schedule=StopAfter(epoch=3, schedule=Linear(end=2.0)))
+        own = regularizer.for_run(num_steps=100, steps_per_epoch=10)
+        assert [own.gamma(step) for step in (0, 20, 29, 30)] == pytest.approx([1.0, 1.2, 1.29, 0.0])
+
+    @pytest.mark.parametrize("schedule", [Linear(end=2.0), StopAfter(epoch=3)])
+    def test_without_them_the_weight_is_refused(self, schedule):
+        regularizer = JacobianRegularizer(weight=1.0, schedule=schedule)
+        for ask in (lambda: regularizer(self.eq, step=0), lambda: regularizer.gamma(0)):
+            with pytest.raises(ValueError, match=r"^(num_steps|step) is None; .*\.$"):
+                ask()
+
+    def test_seeds_add_up(self):
+        regularizer = JacobianRegularizer(weight=1.0, probability=0.5, seed=3)
+        own = regularizer.for_run(num_steps=10, steps_per_epoch=5, seed=4)
+        assert own.seed == 7
+        same = JacobianRegularizer(weight=1.0, probability=0.5, seed=7)
+        assert [own.tau(step) for step in range(50)] == [same.tau(step) for step in range(50)]
+
+    def test_a_run_has_a_regularizer_of_its_own(self):
+        regularizer = JacobianRegularizer(weight=1.0, schedule=ClosedLoop(target=0.1))
+        own = regularizer.for_run(num_steps=10, steps_per_epoch=5)
+        own.observe(residual=1.0)
+        assert own.gamma(0) > 1
+        assert regularizer.gamma(0) == 1
+
+
+class TestClosedLoopThatStops:
+    def regularizer(self):
+        loop = ClosedLoop(target=0.1, rate=0.1, gain=1.0, max_share=0.5)
+        regularizer = JacobianRegularizer(weight=1.0, schedule=StopAfter(epoch=2, schedule=loop))
+        return regularizer.for_run(num_steps=100, steps_per_epoch=5)
+
+    def test_it_answers_to_measurements_until_it_stops(self):
+        regularizer = self.regularizer()
+        regularizer.observe(residual=0.2)
+        assert regularizer.gamma(9) == pytest.approx(2**1.1)
+        assert regularizer.gamma(10) == 0
+
+    def test_its_guard_holds(self):
+        regularizer = self.regularizer()
+        for _ in range(50):
+            regularizer.observe(residual=10.0)
+        eq = Equilibrium.at(halve, torch.ones(2, 4))
+        assert regularizer(eq, step=0, task_loss=2.0).item() == pytest.approx(1.0)
+        assert regularizer(eq, step=0).item() > 1
+
+    def test_its_state_is_part_of_a_checkpoint(self):
+        regularizer, other = self.regularizer(), self.regularizer()
+        regularizer.observe(residual=0.3)
+        other.load_state_dict(regularizer.state_dict())
+        assert other.gamma(0) == regularizer.gamma(0) != 1

@@ -1,0 +1,346 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from matrices import MATRICES, convection
+from matrices import true_radius as known_radius
+
+from steadeq import Equilibrium, frobenius_norm, operator_norm, spectral_radius
+from steadeq.solvers._krylov import Arnoldi
+
+
+def linear(z, M):
+    return torch.einsum("bij,bj->bi", M, z)
+
+
+def radius(M, **options):
+    return spectral_radius(Equilibrium.at(linear, torch.zeros(M.shape[:2], dtype=M.dtype), M), **options)
+
+
+def shared(z, matrix):
+    """Multiply by one matrix for all samples, handed over as a closure."""
+    return z @ matrix().T
+
+
+def starts(M, count, dtype=torch.float64):
+    """Return a state of as many samples as there are to be starts, and what `shared` takes after it."""
+    return torch.zeros(count, len(M), dtype=dtype), lambda: M.to(dtype)
+
+
+def true_radius(M):
+    return torch.as_tensor(np.abs(np.linalg.eigvals(M.double().numpy())).max(-1), dtype=M.dtype)
+
+
+def orthogonal(batch, n):
+    return torch.linalg.qr(torch.randn(batch, n, n, dtype=torch.float64))[0]
+
+
+def with_dominant_pair(batch, n, rho=0.95, angle=1.2):
+    """Non-normal, its bulk within 0.6 and one complex pair of modulus rho."""
+    T = torch.randn(batch, n, n, dtype=torch.float64) * 0.5 / math.sqrt(n)
+    T[:, 2:, :2] = 0
+    c, s = rho * math.cos(angle), rho * math.sin(angle)
+    T[:, :2, :2] = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
+    T[:, :2, 2:] = torch.randn(batch, 2, n - 2)
+    Q = orthogonal(batch, n)
+    return Q @ T @ Q.mT
+
+
+def defective(batch, n, rho=0.8):
+    T = torch.diag_embed(torch.full((batch, n), 0.7 * rho, dtype=torch.float64))
+    T[:, 0, 0] = T[:, 1, 1] = rho
+    T[:, 0, 1] = 1
+    Q = orthogonal(batch, n)
+    return Q @ T @ Q.mT
+
+
+def circular(batch, n):
+    return torch.randn(batch, n, n, dtype=torch.float64) / math.sqrt(n)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("n", [3, 20, 100])
+@pytest.mark.parametrize("make", [with_dominant_pair, defective, circular])
+def test_arnoldi_is_within_one_percent_and_its_error_covers_the_truth(make, n, dtype):
+    M = make(8, n).to(dtype)
+    exact = true_radius(M)
+    estimate = radius(M)
+    assert ((estimate.value - exact).abs() <= 0.01 * exact).all()
+    assert ((estimate.value - exact).abs() <= estimate.error).all()
+
+
+def test_arnoldi_restarts_when_its_memory_is_small():
+    M = with_dominant_pair(4, 120)
+    estimate = radius(M, memory=8, max_products=200)
+    torch.testing.assert_close(estimate.value, true_radius(M), rtol=0.01, atol=0)
+
+
+SUBSET = {
+    "benign": [
+        *("gaussian 30", "gaussian 100", "gaussian of mean 0.5, 100", "symmetric 100", "normal pairs 100"),
+        *("orthogonal 10", "cyclic shift 30", "stochastic 50", "clustered at two values 100", "opposite signs 100"),
+        *("coupled 100", "rank 1, 100", "companion, random roots 10", "clement 50", "kahan 30", "frank 12"),
+        *("tolosa 20", "causal 16x8", "causal, one width 64x1", "tanh net, skip 0, 128", "tanh net, skip 0.8, 128"),
+        *("1.5 I + 0.2 R 100", "0.9 I + 0.001 R 100", "identity 50", "zero 20", "defective pair 50"),
+    ],
+    "far from normal": [
+        *("convection 1-D, 40", "convection 20x20", "grcar 30", "grcar 100", "triangular 20", "triangular 50"),
+        *("jordan 10", "jordan 50", "jordan 50, link 0.1", "shift 30", "shift 100", "companion of order 10, one root"),
+    ],
+}
+"""What is quick of the matrices of benchmarks/spectra.py."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("group", SUBSET)
+def test_errors_cover_the_truth_for_nineteen_of_twenty_starts(group, dtype):
+    covered, claims, false_claims = [], [], []
+    for name in SUBSET[group]:
+        M = MATRICES[name]()
+        exact = known_radius(M, name)
+        estimate = spectral_radius(
+            Equilibrium.at(shared, *starts(M, 6, dtype)), generator=torch.Generator().manual_seed(3)
+        )
+        off = (estimate.value.double() - exact).abs() - 20 * torch.finfo(dtype).eps * exact
+        covered.append(off <= estimate.error)
+        claims.append(estimate.error <= 0.01 * estimate.value)
+        false_claims.append(claims[-1] & (off > 0.01 * exact))
+    assert torch.cat(covered).double().mean() >= 0.95
+    assert torch.cat(false_claims).double().mean() <= 0.01
+    # Infinite errors cover everything; that is not how benign ones are covered.
+    assert group != "benign" or torch.cat(claims).double().mean() >= 0.7
+
+
+@pytest.mark.parametrize("name", ["shift 30", "shift 100", "jordan 50", "triangular 50", "grcar 100"])
+def test_an_eigenvalue_that_rounding_moves_far_has_an_infinite_error(name):
+    assert spectral_radius(Equilibrium.at(shared, *starts(MATRICES[name](), 4, torch.float32))).error.isinf().all()
+
+
+def test_the_condition_number_is_that_of_the_whole_matrix():
+    # The Krylov space of 60 products sees a pseudo-eigenvalue of residual 1e-3, well-conditioned within the space.
+    M = convection(40, 100.0, dims=2)
+    estimate = spectral_radius(Equilibrium.at(shared, *starts(M, 2)), max_products=100)
+    assert ((estimate.value - 0.8331).abs() <= estimate.error).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("max_products", [5, 30, 80])
+def test_the_radius_is_never_larger_than_the_operator_norm(max_products, dtype):
+    for name in [*SUBSET["benign"], *SUBSET["far from normal"]]:
+        M = MATRICES[name]()
+        sigma = torch.linalg.matrix_norm(M, 2).item()
+        found = spectral_radius(
+            Equilibrium.at(shared, *starts(M, 2, dtype)), max_products=max_products, memory=25
+        ).value
+        assert (found <= sigma * (1 + 20 * torch.finfo(dtype).eps)).all(), name
+
+
+def transformer(width=16):
+    layer = torch.nn.TransformerEncoderLayer(width, 2, 32, dropout=0.0, batch_first=True)
+
+    def cell(z, x):
+        # The fused kernel of attention has no second derivative, which products with J need.
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return layer(z + x)
+
+    return cell
+
+
+def residual_mlp(width=16):
+    net = torch.nn.Sequential(torch.nn.Linear(width, 32), torch.nn.Tanh(), torch.nn.Linear(32, width))
+    return lambda z, x: torch.nn.functional.layer_norm(0.9 * z + 0.1 * net(z) + x, (width,))
+
+
+def damped(width=16):
+    net = torch.nn.Linear(width, width)
+    return lambda z, x: 0.9 * z + 0.1 * torch.tanh(net(z) + x)
+
+
+@pytest.mark.parametrize("make", [transformer, residual_mlp, damped])
+def test_radius_and_norms_of_cells_with_skip_connections_are_those_of_the_dense_jacobian(make):
+    cell, z, x = make(), torch.randn(2, 8, 16), torch.randn(2, 8, 16)
+    M = torch.stack(
+        [torch.autograd.functional.jacobian(lambda s, i=i: cell(s[None], x[i, None])[0], z[i]) for i in range(2)]
+    ).view(2, 128, 128)
+    sigma = torch.linalg.matrix_norm(M.double(), 2)
+    rho = spectral_radius(Equilibrium.at(cell, z, x))
+    assert ((rho.value - true_radius(M)).abs() <= rho.error + 1e-5).all()
+    assert (rho.value <= sigma * (1 + 1e-5)).all()
+    norm = operator_norm(Equilibrium.at(cell, z, x))
+    assert (norm.value <= sigma * (1 + 1e-5)).all()
+    assert (norm.value + norm.error >= sigma).all()
+
+
+def test_a_restart_keeps_the_hessenberg_matrix_that_of_the_operator():
+    M = circular(2, 30)
+    space = Arnoldi(torch.randn(2, 30, dtype=M.dtype), 12)
+
+    def extend(count):
+        for _ in range(count):
+            space.extend(torch.linalg.vecdot(M, space.newest[:, None]))
+
+    extend(12)
+    values, vectors = torch.linalg.eig(space.hessenberg[:, :12])
+    real = torch.where(values.imag[:, None] < 0, vectors.imag, vectors.real)
+    order = values.abs().argsort(dim=1, descending=True, stable=True)[:, None]
+    is_whole = values.take_along_dim(order[:, 0], dim=1)[:, 5, None, None].imag <= 0
+    kept = torch.linalg.qr(real.take_along_dim(order, dim=2)[:, :, :6])[0]
+    kept[:, :, 5:] *= is_whole
+    space.restart(kept)
+    extend(4)
+    basis, size = space.basis, space.size
+    assert size == 10
+    images = torch.einsum("bij,bkj->bki", M, basis[:, :size])
+    torch.testing.assert_close(images, space.hessenberg.mT @ basis)
+    gram = basis @ basis.mT
+    torch.testing.assert_close(gram, torch.diag_embed(gram.diagonal(dim1=1, dim2=2).round()))
+
+
+def test_arnoldi_says_so_when_it_has_not_converged():
+    M = circular(4, 200)
+    estimate = radius(M, max_products=8)
+    assert estimate.num_products == 8
+    assert (estimate.error > 0.01 * estimate.value).all()
+
+
+def test_growth_of_the_power_method_is_right_where_the_rayleigh_quotient_is_not():
+    turn = torch.tensor([[0.0, -0.9], [0.9, 0.0]], dtype=torch.float64).expand(2, 2, 2)
+    assert radius(turn, method="power").value == pytest.approx([0.9, 0.9])
+    rayleigh = radius(turn, method="rayleigh")
+    assert rayleigh.value.max() < 1e-6
+    assert (rayleigh.error > 0.8).all()
+    assert radius(turn).value == pytest.approx([0.9, 0.9])
+
+
+def test_power_method_is_within_its_own_error():
+    M = with_dominant_pair(8, 60)
+    estimate = radius(M, method="power", max_products=100)
+    assert ((estimate.value - true_radius(M)).abs() <= estimate.error + 1e-3).all()
+
+
+def test_rayleigh_agrees_on_a_symmetric_jacobian():
+    Q = orthogonal(3, 15)
+    M = Q @ torch.diag(torch.linspace(-0.3, 0.9, 15, dtype=torch.float64)) @ Q.mT
+    assert radius(M, method="rayleigh").value == pytest.approx([0.9] * 3, rel=1e-3)
+
+
+def test_radius_operator_norm_and_frobenius_norm_are_ordered():
+    M = circular(6, 40)
+    z = torch.zeros(6, 40, dtype=M.dtype)
+    rho, sigma = radius(M), operator_norm(Equilibrium.at(linear, z, M))
+    frobenius = frobenius_norm(Equilibrium.at(linear, z, M), num_probes=64)
+    assert (rho.value - rho.error <= sigma.value + sigma.error).all()
+    assert (sigma.value <= frobenius.value + frobenius.error).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("n", [2, 30, 120])
+def test_operator_norm_is_a_lower_bound_within_its_error(n, dtype):
+    M = circular(5, n).to(dtype)
+    exact = torch.linalg.matrix_norm(M, 2)
+    estimate = operator_norm(Equilibrium.at(linear, torch.zeros(5, n, dtype=dtype), M))
+    rounding = 10 * torch.finfo(dtype).eps
+    assert (estimate.value <= exact * (1 + rounding)).all()
+    assert (exact - estimate.value <= 0.01 * exact).all()
+    assert (exact - estimate.value <= estimate.error + rounding * exact).all()
+
+
+@pytest.mark.parametrize("scale", [1e-34, 1e-30, 1e-20, 1e-11, 1e10, 1e20, 1e30, 1e35])
+def test_estimates_do_not_depend_on_the_scale_of_the_jacobian(scale):
+    M, z = circular(3, 40).float(), torch.zeros(3, 40)
+    exact = {
+        spectral_radius: true_radius(M).double(),
+        operator_norm: torch.linalg.matrix_norm(M.double(), 2),
+        frobenius_norm: torch.linalg.matrix_norm(M.double()),
+    }
+    for estimator, truth in exact.items():
+        found = estimator(Equilibrium.at(linear, z, M * scale))
+        slack = 0.2 if estimator is frobenius_norm else 0.01
+        assert ((found.value.double() / scale - truth).abs() <= slack * truth).all()
+        assert (found.error.double() / scale <= slack * truth).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_operator_norm_is_covered_whatever_the_matrix_is(dtype):
+    covered = []
+    for name in [*SUBSET["benign"], *SUBSET["far from normal"]]:
+        M = MATRICES[name]()
+        exact = torch.linalg.matrix_norm(M, 2)
+        found = operator_norm(Equilibrium.at(shared, *starts(M, 8, dtype)), generator=torch.Generator().manual_seed(4))
+        rounding = 20 * torch.finfo(dtype).eps * exact
+        assert (found.value.double() <= exact + rounding).all(), name
+        covered.append(found.value.double() + found.error + rounding >= exact)
+    assert torch.cat(covered).double().mean() >= 0.97
+
+
+def test_the_operator_norm_is_not_missed_when_the_start_hardly_sees_it():
+    # Two singular values, of which starts have almost nothing along the larger one more often than not.
+    M = torch.diag(torch.cat([torch.full((999,), 0.5), torch.tensor([0.6])])).double()
+    found = operator_norm(Equilibrium.at(shared, *starts(M, 400)), max_products=4)
+    assert (found.value + found.error >= 0.6).double().mean() >= 0.95
+
+
+def test_the_jacobian_is_that_of_f_at_z_for_nested_states_and_any_cell():
+    cell = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), torch.nn.Tanh()).double()
+    z = torch.randn(3, 6, dtype=torch.float64)
+    J = torch.stack([torch.autograd.functional.jacobian(cell, row) for row in z])
+
+    def f(state):
+        out = cell(torch.cat([state["a"], state["b"][0]], dim=1))
+        return {"a": out[:, :2], "b": [out[:, 2:]]}
+
+    state = {"a": z[:, :2], "b": [z[:, 2:]]}
+    torch.testing.assert_close(spectral_radius(Equilibrium.at(f, state)).value, true_radius(J))
+    torch.testing.assert_close(operator_norm(Equilibrium.at(f, state)).value, torch.linalg.matrix_norm(J, 2))
+
+
+def test_a_map_that_does_not_depend_on_z_has_radius_zero():
+    estimate = spectral_radius(Equilibrium.at(lambda z: torch.ones_like(z), torch.zeros(2, 5)))
+    assert estimate.value.tolist() == [0, 0]
+    assert operator_norm(Equilibrium.at(lambda z: torch.ones_like(z), torch.zeros(2, 5))).value.tolist() == [0, 0]
+
+
+def test_a_nan_jacobian_is_reported_and_leaves_its_neighbors_alone():
+    M = with_dominant_pair(3, 20)
+    broken = M.clone()
+    broken[1, 0, 0] = math.nan
+    generator = torch.Generator().manual_seed(0)
+    clean = radius(M, generator=generator)
+    generator.manual_seed(0)
+    estimate = radius(broken, generator=generator)
+    assert estimate.error[1].isinf()
+    assert torch.equal(estimate.value[[0, 2]], clean.value[[0, 2]])
+
+
+@pytest.mark.parametrize("method", ["arnoldi", "power", "rayleigh"])
+def test_the_budget_of_products_is_kept(method):
+    M = circular(2, 50)
+    products = 0
+
+    def f(z, M):
+        image = linear(z, M)
+
+        def count(_):
+            nonlocal products
+            products += 1
+
+        image.register_hook(count)
+        return image
+
+    estimate = spectral_radius(Equilibrium.at(f, torch.zeros(2, 50, dtype=M.dtype), M), method=method, max_products=7)
+    assert products == estimate.num_products == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "lanczos"}, "method is 'lanczos'; it must be one of 'arnoldi', 'power', 'rayleigh'"),
+        ({"max_products": 0}, "max_products is 0; it must be an integer >= 1"),
+        ({"tol": -1.0}, "tol is -1.0; it must be >= 0"),
+        ({"memory": 1}, "memory is 1; it must be an integer >= 2"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        spectral_radius(Equilibrium.at(torch.cos, torch.ones(1, 2)), **arguments)

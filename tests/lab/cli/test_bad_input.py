@@ -1,0 +1,340 @@
+"""What is wrong gets exit code 2 and one clear sentence, and nothing is written."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from lab.train.runs import snapshot, tiny_config, train
+
+from steadeq.lab.cli.main import main
+from steadeq.lab.train import Run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("finished") / "run"
+    train(tiny_config(), path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder to work in, without any data in sight."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("STEADEQ_DATA", raising=False)
+    return work
+
+
+@pytest.fixture
+def run(finished, folder):
+    return Path(shutil.copytree(finished, folder / "run"))
+
+
+def refuse(capfd, *arguments: str, code: int = 2) -> str:
+    """Check that a command is refused with one sentence, that nothing is written, and return the sentence."""
+    before = snapshot(Path.cwd())
+    capfd.readouterr()
+    assert main(arguments) == code
+    output, errors = capfd.readouterr()
+    assert output == ""
+    (line,) = errors.splitlines()
+    assert line.startswith("steadeq: ")
+    assert "Traceback" not in line
+    assert not re.search(r"-{4,}|─{2,}|[│╭╮╰╯]", line), "a box is not a sentence"
+    assert snapshot(Path.cwd()) == before
+    return line
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("trian synthetic", "'train'"),
+        ("evalaute run", "'evaluate'"),
+        ("train sythetic", "'synthetic'"),
+        ("train digit-jr", "'digits-jr'"),
+        ("train synthetic --loop.num-stepz 3", "--loop.num-steps"),
+        ("train synthetic --optimiser.method sgd", "--optimizer.method"),
+        ("train synthetic --jacobian.wieght=2", "--jacobian.weight"),
+        ("train synthetic --model.hiden 3", "--model.hidden"),
+        ("train synthetic --rseume", "--resume"),
+        ("data cifar", "'cifar10'"),
+        ("evaluate run --bugets 3", "--budgets"),
+    ],
+)
+def test_a_misspelled_name_is_refused_and_the_nearest_suggested(arguments, expected, folder, capfd):
+    line = refuse(capfd, *arguments.split())
+    assert f"Did you mean {expected}" in line.replace("'--", "--").replace("' ", "'")
+
+
+def test_a_name_like_no_other_is_refused_without_a_guess(folder, capfd):
+    assert "Did you mean" not in refuse(capfd, "train", "xyzzy")
+    assert "`steadeq recipes`" in refuse(capfd, "train", "xyzzy")
+    assert "`steadeq --help`" in refuse(capfd, "qqqq")
+
+
+# Values
+
+WRONG = {
+    "a word for a number": ("synthetic --loop.num-steps abc", ["--loop.num-steps", "abc"]),
+    "a fraction for a count": ("synthetic --loop.batch-size 3.5", ["--loop.batch-size", "3.5"]),
+    "a word for a real number": ("synthetic --optimizer.learning-rate fast", ["--optimizer.learning-rate", "fast"]),
+    "no value": ("synthetic --loop.num-steps", ["--loop.num-steps"]),
+    "one value for a pair": ("synthetic --forward.jitter 1", ["--forward.jitter"]),
+    "an unknown choice": ("synthetic --optimizer.method adamm", ["--optimizer.method", "adamm", "adamw", "sgd"]),
+    "a value for a flag": ("synthetic --loop.compile maybe", ["maybe"]),
+    "a stray word": ("synthetic stray", ["stray"]),
+    "no folder": ("synthetic --out", ["--out"]),
+    "zero steps": ("synthetic --loop.num-steps 0", ["num_steps", "0"]),
+    "a negative rate": ("synthetic --optimizer.learning-rate -1", ["learning_rate", "-1"]),
+    "a rate that is no number": ("synthetic --optimizer.learning-rate nan", ["learning_rate", "nan"]),
+    "an infinite weight": ("synthetic --jacobian.weight inf", ["weight", "inf"]),
+    "a probability above one": ("synthetic --jacobian.probability 1.5", ["probability", "1.5"]),
+    "a budget of nothing": ("synthetic --forward.max-evals 0", ["max_evals", "0"]),
+    "an empty range": ("synthetic --forward.jitter 3 1", ["jitter", "3 1"]),
+    "a range below one": ("synthetic --forward.jitter -9 1", ["jitter", "-9 1"]),
+    "betas out of range": ("synthetic --optimizer.betas 0.9 1.0", ["betas"]),
+    "a decay of one": ("synthetic --loop.ema-decay 1", ["ema_decay"]),
+    "no checkpoint kept": ("synthetic --log.keep-checkpoints 0", ["keep_checkpoints"]),
+    "a batch larger than the data": ("synthetic --loop.batch-size 5000", ["batch_size", "5000", "4096"]),
+    "parts that do not fit": ("synthetic --loop.accumulate 3", ["batch_size", "accumulate", "3"]),
+    "a stop in a closed loop": (
+        "synthetic --jacobian.schedule closed-loop --jacobian.stop-step 3",
+        ["stop_step", "closed-loop"],
+    ),
+    "a model that cannot be": ("digits --model.channels 10", ["channels is 10", "groups"]),
+    "an unknown device": ("synthetic --loop.device tpu9", ["tpu9"]),
+    "a device that is not here": ("synthetic --loop.device cuda:99", ["cuda:99"]),
+    "a device of another machine": ("synthetic --loop.device mps", ["mps"]),
+    "a device without numbers": ("synthetic --loop.device meta", ["meta"]),
+    "no width": ("synthetic --model.hidden 0", ["hidden"]),
+    "a negative width": ("synthetic --model.hidden -3", ["model"]),
+    "no groups": ("digits --model.groups 0", ["groups"]),
+    "no stride": ("digits --model.stride 0", ["stride"]),
+    "another number of channels than the data": ("digits --model.image-channels 3", ["channels"]),
+    "fewer classes than the data": ("digits --model.num-classes 5", ["num_classes"]),
+    "nesterov without momentum": (
+        "synthetic --optimizer.method sgd --optimizer.nesterov --optimizer.momentum 0",
+        ["momentum"],
+    ),
+    "a damping above one": ("synthetic --backward.adjoint phantom --backward.damping 7", ["damping"]),
+    "shine without broyden": ("synthetic --backward.adjoint shine", ["broyden"]),
+    "a seed too large": ("synthetic --data.seed 99999999999999999999999", ["seed"]),
+    "a negative noise": ("synthetic --data.noise -1", ["noise"]),
+    "a noise that is no number": ("synthetic --data.noise nan", ["noise"]),
+    "an infinite range of inputs": ("synthetic --data.radius inf", ["radius"]),
+    "an increment that is no number": (
+        "synthetic --jacobian.schedule increments --jacobian.increment nan",
+        ["increment"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_value_that_makes_no_sense_is_refused_by_name(name, folder, capfd):
+    arguments, words = WRONG[name]
+    # Short, should it be accepted against expectation.
+    short = [] if "num-steps" in arguments else ["--loop.num-steps", "2", "--log.spectrum-samples", "0"]
+    line = refuse(capfd, "train", *arguments.split(), *short)
+    for word in words:
+        assert word.lower() in line.lower()
+
+
+@pytest.mark.parametrize(
+    "arguments", ["--loop.num-steps abc", "--optimizer.method adamm", "--forward.jitter 3 1", "stray"]
+)
+def test_the_sentence_is_the_same_where_boxes_cannot_be_drawn(arguments, folder, capfd):
+    expected = refuse(capfd, "train", "synthetic", *arguments.split())
+    errors = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+        assert main(["train", "synthetic", *arguments.split()]) == 2
+    assert errors.getvalue().strip() == expected
+
+
+# What is needed and missing, or there and in the way
+
+
+def test_missing_data_says_where_it_was_looked_for_and_how_to_get_it(folder, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("STEADEQ_DATA", str(tmp_path / "here"))
+    line = refuse(capfd, "train", "cifar10-mdeq-cpu")
+    for word in (str(tmp_path / "here"), "data", str(tmp_path / "cache" / "steadeq"), "cifar-10-batches-bin"):
+        assert word in line
+    assert "steadeq data cifar10" in line
+
+
+def test_no_recipe_lists_them_all(folder, capfd):
+    assert "synthetic-jr" in refuse(capfd, "train")
+    assert "--out" in refuse(capfd, "train", "--resume")
+
+
+def test_a_run_that_exists_is_left_alone(run, capfd):
+    line = refuse(capfd, "train", "synthetic-jr", "--out", "run")
+    assert "run exists already" in line
+    assert "--resume" in line
+    assert "--out" in line
+
+
+def test_a_folder_with_other_things_is_left_alone(folder, capfd):
+    (folder / "mine").mkdir()
+    (folder / "mine" / "thesis.txt").write_text("years of work")
+    line = refuse(capfd, "train", "synthetic", "--out", "mine")
+    assert "mine exists already" in line
+    assert "--resume" not in line
+    assert "mine" in refuse(capfd, "train", "synthetic", "--out", "mine", "--resume")
+    assert "thesis.txt" in refuse(capfd, "train", "synthetic", "--out", "mine/thesis.txt")
+
+
+def test_an_empty_name_of_a_folder_is_refused(folder, capfd):
+    refuse(capfd, "train", "synthetic", "--out", "", "--loop.num-steps", "2", "--log.spectrum-samples", "0")
+
+
+def test_resuming_what_is_not_there_is_refused(folder, capfd):
+    assert "nowhere" in refuse(capfd, "train", "--resume", "--out", "nowhere")
+
+
+def test_resuming_with_a_changed_field_is_refused_by_name(run, capfd):
+    line = refuse(capfd, "train", "synthetic-jr", "--out", "run", "--resume", "--jacobian.weight", "7")
+    for word in ("jacobian.weight", "4.0", "7.0"):
+        assert word in line
+    assert "loop.seed" in refuse(capfd, "train", "--resume", "--out", "run", "--loop.seed", "1")
+
+
+def test_resuming_as_another_recipe_is_refused(run, capfd):
+    line = refuse(capfd, "train", "digits", "--out", "run", "--resume")
+    assert "synthetic-jr" in line
+    assert "digits" in line
+
+
+# Runs that are none, or are damaged
+
+READERS = ("evaluate", "analyze", "report")
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_folder_that_is_no_run_is_refused(command, folder, capfd):
+    (folder / "empty").mkdir()
+    (folder / "file").write_text("")
+    assert "empty" in refuse(capfd, command, "empty")
+    assert "nowhere" in refuse(capfd, command, "nowhere")
+    assert "does not exist" not in refuse(capfd, command, "file")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "analyze"])
+def test_a_run_without_a_checkpoint_is_refused(command, folder, capfd):
+    Run.create(folder / "young", tiny_config())
+    assert "no checkpoint" in refuse(capfd, command, "young")
+
+
+@pytest.mark.parametrize("command", ["evaluate young", "analyze young", "report young", "train --resume --out young"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[1]", "{}", "null", '{"recipe": 3}', "\x00\x00"],
+    ids=["empty", "cut", "list", "no fields", "null", "type", "zeros"],
+)
+def test_a_damaged_config_is_refused_by_name(command, content, folder, capfd):
+    (folder / "young").mkdir()
+    (folder / "young" / "config.json").write_text(content)
+    assert "young/config.json" in refuse(capfd, *command.split())
+
+
+def test_a_config_that_is_no_text_is_refused_by_name(run, capfd):
+    (run / "config.json").write_bytes(b"\xff\xfe\x00")
+    assert "run/config.json" in refuse(capfd, "evaluate", "run")
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value", "expected"),
+    [
+        ("model", "hidden", "fifty", "model.hidden is 'fifty'"),
+        ("model", "hidden", True, "model.hidden is True"),
+        ("model", "hiden", 3, "Did you mean 'hidden'"),
+        ("model", "kind", "ToyModle", "Did you mean 'ToyModel'"),
+        ("loop", "num_steps", 2.5, "loop.num_steps is 2.5"),
+        ("loop", "compile", 1, "loop.compile is 1"),
+        ("forward", "jitter", [1], "forward.jitter is [1]"),
+        ("optimizer", "method", "adamm", "optimizer.method is 'adamm'"),
+        ("optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0"),
+    ],
+)
+def test_a_wrong_field_of_a_config_is_refused_by_name(section, field, value, expected, run, capfd):
+    content = json.loads((run / "config.json").read_text())
+    content[section][field] = value
+    (run / "config.json").write_text(json.dumps(content))
+    assert expected in refuse(capfd, "evaluate", "run")
+
+
+@pytest.mark.parametrize("command", ["evaluate run", "analyze run", "train --resume --out run"])
+def test_a_checkpoint_of_another_model_is_refused(command, run, capfd):
+    content = json.loads((run / "config.json").read_text())
+    content["model"]["hidden"] = 7
+    (run / "config.json").write_text(json.dumps(content))
+    line = refuse(capfd, *command.split())
+    assert "another model" in line
+    assert "(50, 1)" in line
+    assert "(7, 1)" in line
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused(run, capfd):
+    shutil.rmtree(run / "checkpoints" / "step-00000012")  # so that there is something left to train
+    content = json.loads((run / "config.json").read_text())
+    content["optimizer"]["method"] = "sgd"
+    (run / "config.json").write_text(json.dumps(content))
+    assert "optimizer" in refuse(capfd, "train", "--resume", "--out", "run")
+
+
+@pytest.mark.parametrize("command", ["evaluate run", "analyze run", "train --resume --out run"])
+def test_damaged_checkpoints_are_one_error(command, run, capfd):
+    for folder in (run / "checkpoints").iterdir():
+        (folder / "model.safetensors").write_bytes(b"")
+    before = snapshot(run)
+    assert main(command.split()) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last.startswith("steadeq: No checkpoint in run/checkpoints can be used")
+    assert snapshot(run) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ("evaluate run --budgets 0", "budgets"),
+        ("evaluate run --budgets 1 x", "--budgets"),
+        ("evaluate run --split train", "train"),
+        ("evaluate run --step 7", "7"),
+        ("evaluate run --step -1", "-1"),
+        ("evaluate run --device mps", "mps"),
+        ("evaluate", "run"),
+        ("analyze run --num-samples 0", "--num-samples"),
+        ("analyze run --tol -1", "tol"),
+        ("analyze run --max-products 0", "--max-products"),
+        ("analyze run --step 7", "7"),
+        ("report", "runs"),
+        ("recipes stray", "stray"),
+        ("data digits stray", "stray"),
+    ],
+)
+def test_a_wrong_argument_of_another_command_is_refused(arguments, word, run, capfd):
+    assert word in refuse(capfd, *arguments.split())
+
+
+def test_an_environment_that_makes_no_sense_is_refused(folder, monkeypatch, capfd):
+    monkeypatch.setenv("WORLD_SIZE", "many")
+    assert "WORLD_SIZE" in refuse(capfd, "train", "synthetic")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    assert "RANK" in refuse(capfd, "train", "synthetic")
+
+
+def test_a_run_whose_data_has_gone_is_refused(run, capfd):
+    content = json.loads((run / "config.json").read_text())
+    content["data"] = {"kind": "Cifar10Data", "num_train": 10, "num_validation": 10}
+    (run / "config.json").write_text(json.dumps(content))
+    assert "cifar-10-batches-bin" in refuse(capfd, "evaluate", "run")

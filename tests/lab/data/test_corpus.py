@@ -1,0 +1,301 @@
+"""Texts: vocabulary, tokens in the cache, streams, honest errors."""
+
+import os
+
+import pytest
+import torch
+
+from steadeq.lab.data import WikiText2, WikiText103, corpus, token_cache
+from steadeq.lab.data.locations import require
+from steadeq.lab.data.token_streams import TokenStreams
+from steadeq.lab.data.vocabulary import Vocabulary, read_lines
+from steadeq.lab.errors import InputError
+
+TRAIN = " \n = A title = \n the cat sat on the mat \n the <unk> sat \n"
+VALID = "the dog sat\n\ncat"
+TEST = "a mat on a dog \n"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STEADEQ_DATA", str(tmp_path / "data"))
+    return tmp_path / "cache" / "steadeq" / "text"
+
+
+@pytest.fixture(params=["wikitext-2", "wikitext-103"])
+def name(request):
+    return request.param
+
+
+def write(tmp_path, name="wikitext-2", *, train=TRAIN, valid=VALID, test=TEST):
+    folder = tmp_path / "data" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, text in (("train", train), ("valid", valid), ("test", test)):
+        (folder / f"wiki.{split}.tokens").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder
+
+
+def load(name):
+    return corpus.read(require(name, name))
+
+
+def words(texts, split):
+    return " ".join(texts.vocabulary.decode(getattr(texts, split).tolist()))
+
+
+@pytest.fixture
+def encodings(monkeypatch):
+    """Names of the texts that are encoded, which what is in the cache does without."""
+    names = []
+    encode = token_cache._encode
+    monkeypatch.setattr(token_cache, "_encode", lambda text, *rest: [names.append(text.name), encode(text, *rest)][1])
+    return names
+
+
+# Content
+
+
+def test_each_line_ends_in_eos_and_unknown_words_become_unk(tmp_path, name):
+    write(tmp_path, name)
+    texts = load(name)
+    assert words(texts, "train") == "<eos> = A title = <eos> the cat sat on the mat <eos> the <unk> sat <eos>"
+    assert words(texts, "validation") == "the <unk> sat <eos> <eos> cat <eos>"
+    assert words(texts, "test") == "<unk> mat on <unk> <unk> <eos>"
+    assert texts.train.dtype == torch.int32
+
+
+def test_words_are_numbered_by_frequency_and_then_by_first_occurrence(tmp_path):
+    write(tmp_path)
+    known = load("wikitext-2").vocabulary
+    assert known.tokens == ("<eos>", "the", "=", "sat", "A", "title", "cat", "on", "mat", "<unk>")
+    assert len(known) == 10
+    assert known.encode(["cat", "Cat"]) == [6, known.unknown]
+
+
+def test_only_the_training_text_makes_the_vocabulary(tmp_path):
+    write(tmp_path, valid="zebra " * 100)
+    assert "zebra" not in load("wikitext-2").vocabulary
+
+
+def test_a_text_with_eos_of_its_own_has_it_once_in_the_vocabulary(tmp_path):
+    write(tmp_path, train="a <eos> b <eos>\n")
+    texts = load("wikitext-2")
+    assert texts.vocabulary.tokens == ("<eos>", "a", "b", "<unk>")
+    assert texts.train.tolist() == [1, 0, 2, 0, 0]
+
+
+def test_windows_line_ends_and_unicode_spaces_part_words(tmp_path):
+    write(tmp_path, train="caf\u00e9\u00a0au lait\r\nfin\r\n")
+    assert words(load("wikitext-2"), "train") == "café au lait <eos> fin <eos>"
+
+
+def test_a_text_of_many_chunks_is_the_same_as_one_of_one(tmp_path, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(50, (40, 7), generator=generator).tolist()
+    write(tmp_path, train="\n".join(" ".join(f"w{i}" for i in line) for line in ids))
+    monkeypatch.setattr(token_cache, "_CHUNK", 13)
+    texts = load("wikitext-2")
+    assert words(texts, "train").split(" <eos>")[:-1] == [
+        (" " if n else "") + " ".join(f"w{i}" for i in line) for n, line in enumerate(ids)
+    ]
+
+
+# Cache
+
+
+def test_a_text_is_encoded_once(tmp_path, encodings):
+    write(tmp_path)
+    first = load("wikitext-2")
+    assert len(encodings) == 3
+    second = load("wikitext-2")
+    assert len(encodings) == 3
+    assert torch.equal(first.train, second.train)
+    assert first.vocabulary.tokens == second.vocabulary.tokens
+
+
+def test_a_changed_text_is_encoded_anew_even_if_its_size_and_time_are_the_same(tmp_path, encodings):
+    path = write(tmp_path) / "wiki.valid.tokens"
+    load("wikitext-2")
+    before = path.stat()
+    path.write_text(VALID.replace("cat", "mat"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert words(load("wikitext-2"), "validation").endswith("mat <eos>")
+    assert encodings[3:] == ["wiki.valid.tokens"]
+
+
+def test_a_new_vocabulary_encodes_all_texts_anew(tmp_path, encodings):
+    write(tmp_path)
+    old = load("wikitext-2")
+    write(tmp_path, train="dog dog cat\n")
+    assert words(load("wikitext-2"), "validation") == "<unk> dog <unk> <eos> <eos> cat <eos>"
+    assert len(encodings) == 6
+    # What was mapped before stays what it was.
+    assert words(old, "validation") == "the <unk> sat <eos> <eos> cat <eos>"
+
+
+DAMAGES = {
+    "truncated": lambda content: content[:-4],
+    "longer": lambda content: content + b"\0\0\0\0",
+    "empty": lambda content: b"",
+    "header": lambda content: b"[1, 2]".ljust(1024) + content[1024:],
+    "binary": lambda content: bytes(reversed(content)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_files_of_the_cache_are_made_anew(tmp_path, cache, damage):
+    write(tmp_path)
+    expected = load("wikitext-2").train.tolist()
+    files = sorted(cache.iterdir())
+    assert len(files) == 4
+    for path in files:
+        path.write_bytes(damage(path.read_bytes()))
+    texts = load("wikitext-2")
+    assert texts.train.tolist() == expected
+    assert texts.vocabulary.tokens[:2] == ("<eos>", "the")
+
+
+def test_nothing_half_written_stays_behind(tmp_path, cache):
+    write(tmp_path, valid=b"fine\n\xff\n")
+    with pytest.raises(InputError):
+        load("wikitext-2")
+    assert sorted(path.suffix for path in cache.iterdir()) == [".tokens", ".vocabulary"]
+
+
+def test_changes_to_tokens_are_not_written_back(tmp_path):
+    write(tmp_path)
+    texts = load("wikitext-2")
+    expected = texts.train.tolist()
+    texts.train.zero_()
+    assert load("wikitext-2").train.tolist() == expected
+
+
+def test_equally_named_texts_in_different_folders_do_not_share_a_file(tmp_path):
+    one, two = write(tmp_path, "wikitext-2"), write(tmp_path, "wikitext-103", train="other words\n")
+    assert one.name != two.name
+    assert words(load("wikitext-103"), "train") == "other words <eos>"
+    assert words(load("wikitext-2"), "test") == "<unk> mat on <unk> <unk> <eos>"
+
+
+# Errors
+
+
+def test_a_missing_corpus_says_where_it_was_looked_for(tmp_path):
+    with pytest.raises(InputError, match=r"The data of wikitext-2 is missing: looked for wikitext-2 in .*data"):
+        load("wikitext-2")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    (write(tmp_path) / "wiki.test.tokens").unlink()
+    with pytest.raises(InputError, match=r"wiki\.test\.tokens cannot be read: No such file"):
+        load("wikitext-2")
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+@pytest.mark.parametrize("text", ["", " \n\n \n"], ids=["empty", "blank"])
+def test_a_text_without_words_is_named(tmp_path, split, text):
+    write(tmp_path, **{split: text})
+    with pytest.raises(InputError, match=rf"wiki\.{split}\.tokens is empty: it has no words"):
+        load("wikitext-2")
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_a_text_that_is_not_utf8_is_named_with_its_line(tmp_path, split):
+    write(tmp_path, **{split: b"fine\nalso fine\nna\xefve\n"})
+    with pytest.raises(InputError, match=rf"wiki\.{split}\.tokens is not UTF-8 text: line 3 has the byte 0xef"):
+        load("wikitext-2")
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path, monkeypatch):
+    write(tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(InputError, match=r"cannot be written: .*; set XDG_CACHE_HOME"):
+        load("wikitext-2")
+
+
+@pytest.mark.parametrize("known", [["<eos>", "a", "a", "<unk>"], ["a", "<unk>"], ["<eos>"]])
+def test_a_vocabulary_needs_distinct_tokens_and_both_special_ones(known):
+    with pytest.raises(InputError, match="vocabulary has"):
+        Vocabulary(known)
+
+
+def test_lines_are_read_as_they_are_asked_for(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"first line\n\xff\n")
+    lines = read_lines(path)
+    assert next(lines) == ["first", "line"]
+    with pytest.raises(InputError, match="line 2"):
+        next(lines)
+
+
+# Streams
+
+
+@pytest.mark.parametrize(("batch_size", "length"), [(1, 1), (3, 4), (4, 7), (5, 100)])
+def test_each_row_of_the_segments_is_a_contiguous_part_of_the_text(batch_size, length):
+    tokens = torch.arange(103, dtype=torch.int32)
+    streams = TokenStreams(tokens, batch_size=batch_size, length=length)
+    segments = list(streams)
+    assert len(segments) == len(streams)
+    inputs, targets = (torch.cat(parts, dim=1) for parts in zip(*segments, strict=True))
+    steps = 103 // batch_size
+    assert inputs.dtype == torch.int64
+    assert inputs.tolist() == [list(range(row * steps, row * steps + steps - 1)) for row in range(batch_size)]
+    assert torch.equal(targets, inputs + 1)
+    assert targets.numel() == streams.num_targets
+    assert all(part.shape[1] == length for part, _ in segments[:-1])
+
+
+def test_streams_do_not_copy_the_text():
+    tokens = torch.arange(100, dtype=torch.int32)
+    assert TokenStreams(tokens, batch_size=3, length=5).columns.data_ptr() == tokens.data_ptr()
+
+
+def test_there_is_no_segment_after_the_last():
+    streams = TokenStreams(torch.arange(10), batch_size=2, length=2)
+    with pytest.raises(IndexError, match="2 segments"):
+        streams.segment(2)
+
+
+@pytest.mark.parametrize(("batch_size", "length"), [(6, 3), (0, 3), (2, 0)])
+def test_streams_that_make_no_sense_are_refused(batch_size, length):
+    with pytest.raises(InputError):
+        TokenStreams(torch.arange(11), batch_size=batch_size, length=length)
+
+
+# Configs
+
+
+def test_a_config_loads_the_texts_up_to_its_limits(tmp_path):
+    write(tmp_path, "wikitext-103")
+    texts = load("wikitext-103")
+    config = WikiText103(length=2, max_train=7, max_test=4)
+    splits = config.load()
+    assert splits.train.tokens.tolist() == texts.train[:7].tolist()
+    assert splits.validation.tokens.tolist() == texts.validation.tolist()
+    assert splits.test.tokens.tolist() == texts.test[:4].tolist()
+    assert splits.train.length == 2
+    assert config.vocabulary().tokens == texts.vocabulary.tokens
+
+
+def test_the_vocabulary_alone_needs_no_other_text(tmp_path, encodings):
+    folder = write(tmp_path)
+    (folder / "wiki.test.tokens").unlink()
+    assert "cat" in WikiText2().vocabulary()
+    assert encodings == []
+
+
+def test_a_text_that_is_shorter_than_a_segment_is_refused(tmp_path):
+    write(tmp_path)
+    with pytest.raises(InputError, match="too short for segments of 150"):
+        WikiText2().load()
+
+
+@pytest.mark.parametrize("fields", [{"length": 0}, {"max_train": 1}, {"max_validation": 1}, {"max_test": 0}])
+def test_values_that_make_no_sense_are_refused_by_name(fields):
+    ((name, _),) = fields.items()
+    with pytest.raises(ValueError, match=rf"^{name} is "):
+        WikiText2(**fields)

@@ -1,0 +1,268 @@
+"""Data: exact samples, honest errors."""
+
+import math
+
+import pytest
+import torch
+
+from steadeq.lab.data import Cifar10, Digits, InMemory, Synthetic, cifar10, search_path, synthetic
+from steadeq.lab.data.locations import find, require
+from steadeq.lab.errors import InputError
+
+# Digits
+
+
+def all_digits():
+    splits = Digits().load()
+    parts = (splits.train, splits.validation, splits.test)
+    return torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]), parts
+
+
+def test_there_are_1797_digits_with_the_known_counts():
+    images, labels, parts = all_digits()
+    assert images.shape == (1797, 1, 8, 8)
+    assert [len(part) for part in parts] == [1197, 300, 300]
+    assert torch.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert (int(images.min()), int(images.max())) == (0, 16)
+
+
+def test_the_first_digit_is_the_zero_that_everybody_knows():
+    zero = [
+        [0, 0, 5, 13, 9, 1, 0, 0],
+        [0, 0, 13, 15, 10, 15, 5, 0],
+        [0, 3, 15, 2, 0, 11, 8, 0],
+        [0, 4, 12, 0, 0, 8, 8, 0],
+        [0, 5, 8, 0, 0, 9, 8, 0],
+        [0, 4, 11, 0, 1, 12, 7, 0],
+        [0, 2, 14, 5, 10, 12, 0, 0],
+        [0, 0, 6, 13, 10, 0, 0, 0],
+    ]
+    images, labels, _ = all_digits()
+    matches = (images[:, 0] == torch.tensor(zero, dtype=torch.uint8)).flatten(1).all(dim=1)
+    assert matches.sum() == 1
+    assert labels[matches].item() == 0
+
+
+def test_no_digit_is_in_two_splits_and_every_class_is_in_each():
+    _, _, parts = all_digits()
+    rows = [{bytes(image.flatten().tolist()) for image in part.inputs} for part in parts]
+    # No two of the 1797 images are the same, so that sets of images tell.
+    assert [len(row) for row in rows] == [1197, 300, 300]
+    assert len(set.union(*rows)) == 1797
+    assert all(len(torch.unique(part.targets)) == 10 for part in parts)
+
+
+def test_digits_are_scaled_and_the_split_is_fixed():
+    first, second = Digits().load(), Digits().load()
+    assert torch.equal(first.train.inputs, second.train.inputs)
+    x, y = first.train.batch(torch.arange(1197))
+    assert x.dtype == torch.float32
+    assert y.dtype == torch.int64
+    assert abs(float(x.mean())) < 0.05
+    assert abs(float(x.std()) - 1) < 0.05
+
+
+# The synthetic study
+
+
+@pytest.mark.parametrize("variant", ["main-text", "appendix"])
+def test_synthetic_data_is_the_target_plus_noise_of_the_stated_size(variant):
+    splits = Synthetic(variant=variant).load()
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (4096, 1000, 1000)
+    x = torch.cat([part.inputs for part in (splits.train, splits.validation, splits.test)]).double()
+    y = torch.cat([part.targets for part in (splits.train, splits.validation, splits.test)]).double()
+    sign = {"main-text": -1, "appendix": 1}[variant]
+    noise = y - (1.5 * x**3 + x**2 + sign * 5 * x + 2 * torch.sin(x) - 3)
+    count = len(x)
+    assert abs(float(noise.mean())) < 4 * 0.05 / math.sqrt(count)
+    assert float(noise.std()) == pytest.approx(0.05, rel=4 / math.sqrt(2 * count))
+    # Uniform on [-1, 1].
+    assert float(x.abs().max()) <= 1
+    assert abs(float(x.mean())) < 4 / math.sqrt(3 * count)
+    assert float(x.square().mean()) == pytest.approx(1 / 3, rel=0.05)
+    # Noise and inputs have nothing to do with each other.
+    assert abs(float((noise * x).mean())) < 4 * 0.05 / math.sqrt(3 * count)
+
+
+def test_synthetic_data_follows_its_options():
+    quiet = Synthetic(noise=0.0, radius=2.5).load()
+    x, y = quiet.train.batch(torch.arange(4096))
+    torch.testing.assert_close(y, synthetic.target(x))
+    assert 2.4 < float(x.abs().max()) <= 2.5
+    assert torch.equal(Synthetic(seed=3).load().train.targets, Synthetic(seed=3).load().train.targets)
+    assert not torch.equal(Synthetic(seed=3).load().train.targets, Synthetic(seed=4).load().train.targets)
+
+
+def test_splits_of_synthetic_data_are_disjoint():
+    splits = Synthetic().load()
+    train, validation, test = (
+        set(part.inputs.flatten().tolist()) for part in (splits.train, splits.validation, splits.test)
+    )
+    # Among 6096 float32 numbers a few pairs are equal by chance.
+    assert len(train & validation) + len(train & test) + len(validation & test) < 10
+
+
+# CIFAR-10
+
+
+def write_cifar(folder, per_file: int = 4, seed: int = 0) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Write small files in the official binary format; return images and labels of each."""
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(seed)
+    content = {}
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        images = torch.randint(256, (per_file, 3, 32, 32), generator=generator, dtype=torch.uint8)
+        labels = torch.randint(10, (per_file,), generator=generator)
+        with (folder / f"{name}.bin").open("wb") as file:
+            for image, label in zip(images, labels, strict=True):
+                # A label, then red, green and blue, each row by row.
+                file.write(bytes([int(label)]) + bytes(image.flatten().tolist()))
+        content[name] = images, labels
+    return content
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STEADEQ_DATA", str(tmp_path / "mine"))
+    return tmp_path
+
+
+def test_cifar_is_read_pixel_by_pixel(home):
+    content = write_cifar(home / "mine" / "cifar-10-batches-bin")
+    splits = Cifar10(num_train=15, num_validation=5).load()
+    images = torch.cat([content[f"data_batch_{i}"][0] for i in range(1, 6)])
+    labels = torch.cat([content[f"data_batch_{i}"][1] for i in range(1, 6)])
+    assert torch.equal(splits.train.inputs, images[:15])
+    assert torch.equal(splits.train.targets, labels[:15])
+    assert torch.equal(splits.validation.inputs, images[15:])
+    assert torch.equal(splits.validation.targets, labels[15:])
+    assert torch.equal(splits.test.inputs, content["test_batch"][0])
+    x, y = splits.test.batch(torch.tensor([2, 0]))
+    for channel, (mean, std) in enumerate(zip(cifar10.MEAN, cifar10.STD, strict=True)):
+        expected = (content["test_batch"][0][[2, 0], channel].float() / 255 - mean) / std
+        torch.testing.assert_close(x[:, channel], expected)
+    assert y.tolist() == content["test_batch"][1][[2, 0]].tolist()
+
+
+def test_training_and_validation_images_of_cifar_never_overlap(home):
+    # The files hold 20 images: fewer than are asked for.
+    write_cifar(home / "mine" / "cifar-10-batches-bin")
+    with pytest.raises(InputError, match="20"):
+        Cifar10(num_train=18, num_validation=5).load()
+
+
+@pytest.mark.parametrize(("num_train", "num_validation"), [(0, 5), (5, 0), (50_000, 1)])
+def test_impossible_splits_of_cifar_are_refused(num_train, num_validation):
+    with pytest.raises(ValueError, match=r"^num_(train|validation) is .*; .* must be"):
+        Cifar10(num_train=num_train, num_validation=num_validation)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3072, 3073 * 4 - 1])
+def test_a_truncated_file_of_cifar_is_refused_by_name(size, home):
+    folder = home / "mine" / "cifar-10-batches-bin"
+    write_cifar(folder)
+    file = folder / "data_batch_3.bin"
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(InputError, match=r"data_batch_3\.bin is damaged"):
+        Cifar10(num_train=10, num_validation=5).load()
+
+
+def test_a_file_of_cifar_with_impossible_labels_is_refused_by_name(home):
+    folder = home / "mine" / "cifar-10-batches-bin"
+    write_cifar(folder)
+    content = bytearray((folder / "test_batch.bin").read_bytes())
+    content[3073] = 10
+    (folder / "test_batch.bin").write_bytes(bytes(content))
+    with pytest.raises(InputError, match=r"test_batch\.bin is damaged.* 10"):
+        Cifar10(num_train=10, num_validation=5).load()
+
+
+def test_a_missing_file_of_cifar_is_refused_by_name(home):
+    write_cifar(home / "mine" / "cifar-10-batches-bin")
+    (home / "mine" / "cifar-10-batches-bin" / "data_batch_5.bin").unlink()
+    with pytest.raises(InputError, match=r"data_batch_5\.bin cannot be read: No such file"):
+        Cifar10(num_train=10, num_validation=5).load()
+
+
+def test_augmentation_is_a_shift_and_a_mirror(home):
+    write_cifar(home / "mine" / "cifar-10-batches-bin", per_file=40)
+    training = Cifar10(num_train=100, num_validation=50).load().train
+    indices = torch.arange(100)
+    plain, _ = training.batch(indices)
+    augmented, _ = training.batch(indices, torch.Generator().manual_seed(5))
+    assert augmented.shape == plain.shape
+    shifts, mirrors = set(), 0
+    for image, result in zip(plain, augmented, strict=True):
+        padded = torch.zeros(3, 40, 40)
+        padded[:, 4:36, 4:36] = image
+        found = [
+            (top, left, is_mirrored)
+            for top in range(9)
+            for left in range(9)
+            for is_mirrored in (False, True)
+            if torch.equal(result, _crop(padded, top, left, is_mirrored))
+        ]
+        assert len(found) == 1
+        shifts.add(found[0][:2])
+        mirrors += found[0][2]
+    assert {top for top, _ in shifts} == {left for _, left in shifts} == set(range(9))
+    assert 30 <= mirrors <= 70
+    again, _ = training.batch(indices, torch.Generator().manual_seed(5))
+    assert torch.equal(again, augmented)
+
+
+def _crop(padded, top, left, is_mirrored):
+    crop = padded[:, top : top + 32, left : left + 32]
+    return crop.flip(2) if is_mirrored else crop
+
+
+# Where data is looked for
+
+
+def test_folders_are_searched_in_order(home):
+    assert search_path()[0] == home / "mine"
+    assert [path.resolve() for path in search_path()] == [home / "mine", home / "data", home / "cache" / "steadeq"]
+    for place in reversed(search_path()):
+        (place / "corpus").mkdir(parents=True)
+        assert find("corpus") == place / "corpus"
+    assert require("corpus", "other", "corpus") == home / "mine" / "corpus"
+
+
+def test_without_the_variable_the_other_folders_are_searched(home, monkeypatch):
+    monkeypatch.delenv("STEADEQ_DATA")
+    assert [path.resolve() for path in search_path()] == [home / "data", home / "cache" / "steadeq"]
+
+
+def test_missing_data_says_where_it_was_looked_for(home):
+    assert find("corpus") is None
+    with pytest.raises(InputError) as error:
+        require("corpus", "corpus-bin", "corpus-py")
+    for word in (
+        str(home / "mine"),
+        "data",
+        str(home / "cache" / "steadeq"),
+        "corpus-bin or corpus-py",
+        "STEADEQ_DATA",
+    ):
+        assert word in str(error.value)
+
+
+# Datasets in memory
+
+
+def test_batches_are_rows_by_index():
+    dataset = InMemory(inputs=torch.arange(10.0)[:, None], targets=torch.arange(10))
+    x, y = dataset.subset(2, 9).batch(torch.tensor([6, 0, 0]))
+    assert x[:, 0].tolist() == y.tolist() == [8, 2, 2]
+    assert len(dataset.subset(2, 9)) == 7
+
+
+@pytest.mark.parametrize(
+    "fields", [{"variant": "other"}, {"noise": -1.0}, {"radius": 0.0}, {"seed": -1}, {"seed": 2**63}]
+)
+def test_synthetic_values_that_make_no_sense_are_refused_by_name(fields):
+    ((name, _),) = fields.items()
+    with pytest.raises(ValueError, match=rf"^{name} is "):
+        Synthetic(**fields)

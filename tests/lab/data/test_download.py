@@ -1,0 +1,466 @@
+"""Downloads, from a server of this machine: whole, resumed, wrong, or refused."""
+
+import errno
+import gzip
+import hashlib
+import http.server
+import io
+import os
+import stat
+import tarfile
+import threading
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from steadeq.lab.cli.main import main
+from steadeq.lab.data import checksums, corpus, download
+from steadeq.lab.data.catalog import CATALOG
+from steadeq.lab.data.download import Download, fetch
+from steadeq.lab.data.locations import require
+from steadeq.lab.errors import InputError, RunError
+
+CONTENT = bytes(range(256)) * 2000
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves what is in `files`; ends transfers after `limit` bytes; ignores ranges unless `has_ranges`."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.limit: int | None = None
+        self.has_ranges = True
+        self.has_length = True
+        self.requests: list[tuple[str, str | None]] = []
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{name}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        name, wanted = self.path.lstrip("/"), self.headers.get("Range")
+        self.server.requests.append((name, wanted))
+        if name not in self.server.files:
+            self.send_error(404)
+            return
+        content = self.server.files[name]
+        begin = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.has_ranges else 0
+        if begin >= len(content) > 0:
+            self.send_error(416)
+            return
+        self.send_response(206 if begin else 200)
+        if begin:
+            self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+        if self.server.has_length:
+            self.send_header("Content-Length", str(len(content) - begin))
+        self.end_headers()
+        end = len(content) if self.server.limit is None else begin + self.server.limit
+        self.wfile.write(content[begin:end])
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        server.files["data.bin"] = CONTENT
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# Files
+
+
+@pytest.mark.parametrize("has_length", [True, False])
+def test_a_file_arrives_whole_and_shows_its_progress(has_length, server, tmp_path):
+    server.has_length = has_length
+    seen = []
+    fetch(server.url("data.bin"), tmp_path / "new" / "data.bin", md5=md5(CONTENT), progress=lambda *a: seen.append(a))
+    assert (tmp_path / "new" / "data.bin").read_bytes() == CONTENT
+    assert names(tmp_path / "new") == ["data.bin"]
+    total = len(CONTENT) if has_length else None
+    assert seen[0] == ("data.bin", 0, total)
+    assert seen[-1] == ("data.bin", len(CONTENT), total)
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+
+
+def test_a_file_that_is_there_is_not_fetched_again(server, tmp_path):
+    (tmp_path / "data.bin").write_bytes(CONTENT)
+    fetch(server.url("data.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
+    assert server.requests == []
+
+
+def test_another_file_in_its_place_is_kept(server, tmp_path):
+    (tmp_path / "data.bin").write_bytes(b"mine")
+    with pytest.raises(InputError, match=r"data\.bin is there and is not what"):
+        fetch(server.url("data.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
+    assert (tmp_path / "data.bin").read_bytes() == b"mine"
+
+
+def test_a_transfer_that_was_cut_off_is_resumed(server, tmp_path):
+    server.limit = 200_000
+    path = tmp_path / "data.bin"
+    for done in (200_000, 400_000):
+        with pytest.raises(RunError, match=f"ended after {done} of {len(CONTENT)} bytes"):
+            fetch(server.url("data.bin"), path, md5=md5(CONTENT))
+        assert names(tmp_path) == ["data.bin.part"]
+        assert (tmp_path / "data.bin.part").read_bytes() == CONTENT[:done]
+    seen = []
+    fetch(server.url("data.bin"), path, md5=md5(CONTENT), progress=lambda *a: seen.append(a))
+    assert path.read_bytes() == CONTENT
+    assert names(tmp_path) == ["data.bin"]
+    assert [wanted for _, wanted in server.requests] == [None, "bytes=200000-", "bytes=400000-"]
+    assert seen[0] == ("data.bin", 400_000, len(CONTENT))
+
+
+def test_a_server_that_cannot_resume_sends_all_again(server, tmp_path):
+    server.has_ranges = False
+    (tmp_path / "data.bin.part").write_bytes(b"x" * 1000)
+    fetch(server.url("data.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
+    assert (tmp_path / "data.bin").read_bytes() == CONTENT
+
+
+def test_a_transfer_that_was_complete_needs_only_its_checksum(server, tmp_path):
+    (tmp_path / "data.bin.part").write_bytes(CONTENT)
+    fetch(server.url("data.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
+    assert names(tmp_path) == ["data.bin"]
+
+
+@pytest.mark.parametrize("part", [b"", b"x" * 1000, b"x" * 2 * len(CONTENT)])
+def test_a_wrong_checksum_leaves_nothing_behind(part, server, tmp_path):
+    if part:
+        (tmp_path / "data.bin.part").write_bytes(part)
+    expected = md5(CONTENT) if part else md5(b"something else")
+    with pytest.raises(RunError, match=rf"data\.bin sent has the MD5 checksum \w+ instead of {expected}"):
+        fetch(server.url("data.bin"), tmp_path / "data.bin", md5=expected)
+    assert names(tmp_path) == []
+
+
+def test_a_server_that_says_no_is_quoted(server, tmp_path):
+    with pytest.raises(RunError, match=r"other\.bin cannot be fetched: the server says 404 Not Found\.$"):
+        fetch(server.url("other.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
+
+
+def test_no_network_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as unused:
+        port = unused.server_port
+    with pytest.raises(RunError, match=r"cannot be reached: .*Connection refused\.$"):
+        fetch(f"http://127.0.0.1:{port}/data.bin", tmp_path / "data.bin", md5=md5(CONTENT))
+
+
+def test_a_full_disk_is_one_sentence_and_keeps_what_arrived(server, tmp_path, monkeypatch):
+    def is_full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(download.os, "fsync", is_full)
+    with pytest.raises(RunError, match=r"data\.bin\.part cannot be written: No space left on device; make room"):
+        fetch(server.url("data.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
+    assert names(tmp_path) == ["data.bin.part"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(server, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"cannot be written: (Not a directory|File exists)"):
+        fetch(server.url("data.bin"), tmp_path / "file" / "data.bin", md5=md5(CONTENT))
+
+
+# Archives
+
+
+def archive(members: dict[str, bytes], link: tuple[str, str] | None = None) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        if link is not None:
+            info = tarfile.TarInfo(link[0])
+            info.type, info.linkname = tarfile.SYMTYPE, link[1]
+            tar.addfile(info)
+    return file.getvalue()
+
+
+def download_of(server, content: bytes) -> Download:
+    server.files["set.tar.gz"] = content
+    return Download(url=server.url("set.tar.gz"), md5=md5(content), target="set", is_archive=True)
+
+
+def test_an_archive_becomes_its_folder(server, tmp_path):
+    wanted = download_of(server, archive({"set/a": b"1", "set/b/c": b"2", "other": b"3"}))
+    assert wanted.obtain(tmp_path) == tmp_path / "set"
+    assert (tmp_path / "set/b/c").read_bytes() == b"2"
+    assert names(tmp_path) == ["set"]
+    wanted.obtain(tmp_path)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        archive({"set/a": b"1", "../evil": b"2"}),
+        archive({"set/a": b"1", "set/../../evil": b"2"}),
+        archive({"set/a": b"1"}, link=("set/link", "../../evil")),
+        archive({"set/a": b"1"}, link=("set/link", "/etc/passwd")),
+        archive({"another/a": b"1"}),
+        archive({"set/a": b"1" * 100})[:-20],
+        b"no archive",
+    ],
+    # Archives hold the time at which they were made: processes that share the tests would name them differently.
+    ids=["parent", "parent-inside", "link", "absolute-link", "another-folder", "cut-short", "no-archive"],
+)
+def test_an_unsafe_or_damaged_archive_leaves_no_folder(content, server, tmp_path):
+    (tmp_path / "data").mkdir()
+    with pytest.raises(RunError, match=r"set\.tar\.gz (cannot be unpacked: .*|does not hold a folder set)\.$"):
+        download_of(server, content).obtain(tmp_path / "data")
+    assert names(tmp_path) == ["data"]
+    assert names(tmp_path / "data") == ["set.tar.gz"]
+
+
+# Zip archives
+
+
+def zip_archive(members: dict[str, bytes], *, mode: int = stat.S_IFREG | 0o644) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, mode << 16
+            target.writestr(info, content)
+    return file.getvalue()
+
+
+def encrypted(content: bytes) -> bytes:
+    """Return an archive whose members claim to be encrypted, by a bit in both of their headers."""
+    changed = bytearray(content)
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        changed[content.index(signature) + offset] |= 1
+    return bytes(changed)
+
+
+def spoiled(content: bytes) -> bytes:
+    """Return an archive whose first member has other bytes than its checksum says."""
+    changed = bytearray(content)
+    changed[content.index(b"set/a") + 5] ^= 0xFF
+    return bytes(changed)
+
+
+def zip_of(server, content: bytes) -> Download:
+    server.files["set.zip"] = content
+    return Download(url=server.url("set.zip"), md5=md5(content), target="set", is_archive=True)
+
+
+def test_a_zip_archive_becomes_its_folder(server, tmp_path):
+    wanted = zip_of(server, zip_archive({"set/": b"", "set/a": b"1", "set/b/c": b"2", "other": b"3"}))
+    server.limit = 50
+    with pytest.raises(RunError, match="the same command gets the rest"):
+        wanted.obtain(tmp_path)
+    server.limit = None
+    assert wanted.obtain(tmp_path) == tmp_path / "set"
+    assert [requested for _, requested in server.requests] == [None, "bytes=50-"]
+    assert (tmp_path / "set/b/c").read_bytes() == b"2"
+    assert names(tmp_path) == ["set"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        zip_archive({"set/a": b"1", "../evil": b"2"}),
+        zip_archive({"set/a": b"1", "set/../../evil": b"2"}),
+        zip_archive({"set/a": b"1", "set\\..\\..\\evil": b"2"}),
+        zip_archive({"set/a": b"1", "/evil": b"2"}),
+        zip_archive({"set/a": b"../../evil"}, mode=stat.S_IFLNK | 0o777),
+        zip_archive({"another/a": b"1"}),
+        zip_archive({"set/a": b"1" * 100})[:-30],
+        encrypted(zip_archive({"set/a": b"1" * 100})),
+        spoiled(zip_archive({"set/a": b"1" * 100})),
+        b"no archive",
+    ],
+    ids=[
+        "parent",
+        "parent-inside",
+        "backslashes",
+        "absolute",
+        "link",
+        "another-folder",
+        "cut-short",
+        "encrypted",
+        "spoiled",
+        "no-archive",
+    ],
+)
+def test_an_unsafe_or_damaged_zip_archive_leaves_no_folder(content, server, tmp_path):
+    (tmp_path / "data").mkdir()
+    with pytest.raises(RunError, match=r"set\.zip (cannot be unpacked: .*|does not hold a folder set)\.$"):
+        zip_of(server, content).obtain(tmp_path / "data")
+    assert names(tmp_path) == ["data"]
+    assert names(tmp_path / "data") == ["set.zip"]
+
+
+# Checksums
+
+
+def test_files_that_are_missing_or_differ_are_all_named(tmp_path):
+    for name in ("good", "bad", "worse"):
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(b"packed"))
+    (tmp_path / "spoiled.gz").write_bytes(gzip.compress(b"other"))
+    expected = {name: md5(name.encode()) for name in ("good", "packed")}
+    checksums.verify(tmp_path, expected)
+    expected |= dict.fromkeys(("bad", "worse", "absent", "spoiled"), md5(b"spoiled"))
+    with pytest.raises(InputError, match=r"absent is missing, and bad, worse, spoiled\.gz are not the published"):
+        checksums.verify(tmp_path, expected)
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(b"packed")[:-9])
+    with pytest.raises(InputError, match=r"packed\.gz cannot be read: "):
+        checksums.verify(tmp_path, {"packed": md5(b"packed")})
+
+
+# The command
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("STEADEQ_DATA", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def small(server, monkeypatch):
+    """The server has a CIFAR-10, a Fashion-MNIST and two texts of a few bytes, with their checksums."""
+    files = {name: name.encode() for name in CATALOG["cifar10"].checksums["cifar-10-batches-bin"]}
+    content = archive({f"cifar-10-batches-bin/{name}": value for name, value in files.items()})
+    server.files["cifar-10-binary.tar.gz"] = content
+    entry = CATALOG["cifar10"]
+    (wanted,) = entry.downloads
+    wanted = replace(wanted, url=server.url("cifar-10-binary.tar.gz"), md5=md5(content))
+    sums = {"cifar-10-batches-bin": {name: md5(value) for name, value in files.items()}}
+    monkeypatch.setitem(CATALOG, "cifar10", replace(entry, downloads=(wanted,), checksums=sums))
+    entry, wanted = CATALOG["fashion-mnist"], []
+    for item in entry.downloads:
+        name = item.target.rpartition("/")[2]
+        server.files[name] = gzip.compress(name.encode())
+        wanted.append(replace(item, url=server.url(name), md5=md5(server.files[name])))
+    sums = {"fashion-mnist": {name: md5(f"{name}.gz".encode()) for name in entry.checksums["fashion-mnist"]}}
+    changed = replace(entry, downloads=tuple(wanted), checksums=sums, elsewhere=())
+    monkeypatch.setitem(CATALOG, "fashion-mnist", changed)
+    for name in ("wikitext-2", "wikitext-103"):
+        entry = CATALOG[name]
+        content = zip_archive({f"{name}/wiki.{split}.tokens": split.encode() for split in ("train", "valid", "test")})
+        server.files[f"{name}-v1.zip"] = content
+        (item,) = entry.downloads
+        sums = {name: {f"wiki.{split}.tokens": md5(split.encode()) for split in ("train", "valid", "test")}}
+        changed = replace(
+            entry,
+            downloads=(replace(item, url=server.url(f"{name}-v1.zip"), md5=md5(content)),),
+            checksums=sums if entry.checksums else {},
+        )
+        monkeypatch.setitem(CATALOG, name, changed)
+    return server
+
+
+def test_cifar_is_downloaded_where_it_will_be_found_and_verified(small, home, capfd):
+    assert main(["data", "cifar10", "--download"]) == 0
+    out, err = capfd.readouterr()
+    place = home / "cache" / "steadeq" / "cifar-10-batches-bin"
+    assert f"cifar10 is in {place}" in out
+    assert "STEADEQ_DATA" not in out
+    assert err.startswith("Fetching cifar-10-binary.tar.gz (")
+    assert main(["data", "cifar10", "--verify"]) == 0
+    assert f"All files in {place}" in capfd.readouterr().out
+    assert main(["data", "cifar10", "--download"]) == 0
+    assert len(small.requests) == 1
+    (place / "data_batch_2.bin").write_bytes(b"spoiled")
+    for option in ("--verify", "--download"):
+        capfd.readouterr()
+        assert main(["data", "cifar10", option]) == 2
+        assert "data_batch_2.bin is not the published content" in capfd.readouterr().err
+
+
+def test_downloads_go_where_they_are_told_to(small, home, monkeypatch, capfd):
+    assert main(["data", "fashion-mnist", "--download", "--to", "elsewhere"]) == 0
+    assert f"Set STEADEQ_DATA to {home / 'elsewhere'} to use it." in capfd.readouterr().out
+    assert len(names(home / "elsewhere" / "fashion-mnist")) == 4
+    monkeypatch.setenv("STEADEQ_DATA", str(home / "mine"))
+    assert main(["data", "fashion-mnist", "--download"]) == 0
+    assert len(names(home / "mine" / "fashion-mnist")) == 4
+    assert "Set STEADEQ_DATA" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["wikitext-2", "wikitext-103"])
+def test_texts_are_downloaded_where_they_will_be_found(name, small, home, capfd):
+    assert main(["data", name, "--download"]) == 0
+    out = capfd.readouterr().out
+    assert f"{name} is in {home / 'cache' / 'steadeq' / name}" in out
+    # Nobody has published checksums of the files of the larger one; that of the archive was compared all the same.
+    assert ("all files have their published checksums" in out) == (name == "wikitext-2")
+    assert corpus.read_vocabulary(require(name, name)).tokens == ("<eos>", "train", "<unk>")
+    assert main(["data", name, "--verify"]) == (0 if name == "wikitext-2" else 2)
+    assert main(["data", name, "--download"]) == 0
+    assert len(small.requests) == 1
+
+
+def test_a_command_that_was_cut_off_goes_on_when_repeated(small, home, capfd):
+    small.limit = 30
+    codes = [main(["data", "cifar10", "--download"]) for _ in range(2)]
+    assert codes == [1, 1]
+    assert all("the same command gets the rest" in line for line in capfd.readouterr().err.splitlines()[1::2])
+    small.limit = None
+    assert main(["data", "cifar10", "--download"]) == 0
+    assert [wanted for _, wanted in small.requests] == [None, "bytes=30-", "bytes=60-"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("--download", "--download needs the name"),
+        ("--verify", "--verify needs the name"),
+        ("cifar10 --to here", "--to says where"),
+        ("cifar10 --verify", "cifar-10-batches-bin or cifar-10-batches-py"),
+        ("imagenet --download", "image-net.org"),
+        ("cityscapes --download", "cityscapes-dataset.com"),
+        ("wikitext-103 --verify", "no published checksums of wikitext-103"),
+        ("imagenet --verify", "no published checksums of imagenet"),
+        ("digits --download", "digits cannot be downloaded"),
+        ("digits --verify", "no published checksums of digits"),
+        ("fashion_mnist", "'fashion-mnist'"),
+        ("wikitext2", "'wikitext-2'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(arguments, problem, home, capfd):
+    assert main(["data", *arguments.split()]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert problem in line
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_dataset_is_described(name, home, capfd):
+    assert main(["data", name]) == 0
+    out = capfd.readouterr().out
+    assert "terms: " in out
+    entry = CATALOG[name]
+    assert all(layout in out for layout in entry.layouts)
+    assert ("https://" in out) == bool(entry.layouts)
+    assert all(download.url.startswith("https://") for download in entry.downloads)

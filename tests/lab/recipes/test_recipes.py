@@ -1,0 +1,121 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from steadeq import models
+from steadeq.jacobian import JacobianRegularizer
+from steadeq.lab import recipes
+from steadeq.lab.config import TrainConfig
+from steadeq.lab.data import Cityscapes, Shapes
+from steadeq.lab.errors import InputError
+from steadeq.lab.serialization import differences
+from steadeq.lab.tasks import Segmentation
+
+each_recipe = pytest.mark.parametrize("name", recipes.names())
+
+
+@each_recipe
+def test_a_recipe_knows_its_name_and_says_what_it_is(name):
+    recipe = recipes.get(name)
+    assert recipe.name == recipe.build().recipe == name
+    assert recipe.scale in ("cpu", "paper")
+    assert recipe.summary.endswith(".")
+    assert recipe.source.parent == Path(recipes.__file__).parent
+    assert f'@recipe("{name}"' in recipe.source.read_text()
+
+
+@each_recipe
+def test_a_recipe_builds_the_same_each_time_and_its_model_too(name):
+    config = recipes.get(name).build()
+    assert recipes.get(name).build() == config
+    with torch.device("meta"):
+        model = config.model.build()
+    assert sum(p.numel() for p in model.parameters()) > 0
+
+
+@each_recipe
+def test_no_two_configs_share_what_training_changes(name):
+    first, second = (recipes.get(name).build().regularizer for _ in range(2))
+    assert first is not second
+
+
+def test_the_synthetic_recipes_are_those_of_the_paper():
+    plain, regularized = recipes.get("synthetic").build(), recipes.get("synthetic-jr").build()
+    assert plain.regularizer.weight == 0
+    assert regularized.regularizer.weight == 4
+    assert [field for field, _, _ in differences(plain, regularized)] == ["recipe", "regularizer.weight"]
+    x = torch.tensor([[1.0]])
+    for name, sign in (("synthetic", -1), ("synthetic-appendix", 1)):
+        splits = dataclasses.replace(recipes.get(name).build().data, noise=0.0).load()
+        assert (len(splits.train), len(splits.validation)) == (4096, 1000)
+        x, y = splits.train.batch(torch.arange(4096))
+        expected = 1.5 * x**3 + x**2 + sign * 5 * x + 2 * torch.sin(x) - 3
+        torch.testing.assert_close(y, expected)
+
+
+def test_an_unknown_recipe_is_refused_and_the_nearest_suggested():
+    with pytest.raises(InputError, match="Did you mean 'synthetic-jr'"):
+        recipes.get("syntetic-jr")
+
+
+def test_two_recipes_cannot_have_one_name():
+    with pytest.raises(ValueError, match=r"name is 'digits'; there is a recipe of that name in .*digits\.py"):
+
+        @recipes.recipe("digits", scale="cpu")
+        def mine():
+            """Mine."""
+
+    assert recipes.get("digits").build().recipe == "digits"
+
+
+def test_a_recipe_made_from_another_one_has_its_own_name():
+    assert recipes.digits.digits_jr().recipe == "digits-jr"
+    assert recipes.digits.digits().recipe == "digits"
+
+
+def test_the_recipes_for_segmentation_train_segmenters():
+    for name, kind in (
+        ("shapes-mdeq-cpu", Shapes),
+        ("shapes-mdeq-cpu-jr", Shapes),
+        ("cityscapes-mdeq-small", Cityscapes),
+    ):
+        config = recipes.get(name).build()
+        assert isinstance(config.data, kind)
+        assert isinstance(config.data.task, Segmentation)
+        assert isinstance(config.model, models.MDEQSegmenter.Config)
+    plain, regularized = (recipes.get(f"shapes-mdeq-cpu{suffix}").build() for suffix in ("", "-jr"))
+    assert not plain.regularizer.is_active
+    assert regularized.regularizer.is_active
+    assert regularized.solver.max_evals * 2 == plain.solver.max_evals
+
+
+def test_the_segmenter_of_the_shapes_has_a_logit_for_each_class_of_each_pixel():
+    config = recipes.get("shapes-mdeq-cpu").build()
+    x, y = dataclasses.replace(config.data, num_train=2, num_validation=1, num_test=1).load().train.all()
+    config.data.task.check(config.model.build()(x), y)
+
+
+def test_cityscapes_is_trained_as_in_the_official_code():
+    config = recipes.get("cityscapes-mdeq-small").build()
+    assert (config.solver.max_evals, config.adjoint.solver.max_evals) == (27, 30)
+    assert (config.warmup.num_steps, config.warmup.depth) == (60_000, 3)
+    assert (config.loop.num_epochs, config.loop.batch_size) == (500, 12)
+    assert (config.optimizer.learning_rate, config.optimizer.weight_decay) == (0.01, 2e-4)
+    assert not config.regularizer.is_active
+
+
+def test_densenet_is_trained_like_resnet():
+    resnet, densenet = (recipes.get(f"cifar10-{name}").build() for name in ("resnet18", "densenet121"))
+    assert {field.split(".")[0] for field, _, _ in differences(resnet, densenet)} == {"recipe", "model"}
+    with torch.device("meta"):
+        count = sum(p.numel() for p in densenet.model.build().parameters())
+    # That of the usual one for ImageNet, with 10 classes of 1000 and a stem of 3 by 3 pixels instead of 7 by 7.
+    assert count == 7_978_856 - 990 * (1024 + 1) - (7 * 7 - 3 * 3) * 3 * 64
+
+
+def test_the_config_of_a_recipe_is_one_of_training():
+    config = recipes.get("digits").build()
+    assert isinstance(config, TrainConfig)
+    assert isinstance(config.regularizer, JacobianRegularizer)

@@ -1,0 +1,67 @@
+"""What a person sees while a run goes on."""
+
+import io
+import sys
+
+import pytest
+
+from steadeq.lab.train.display import BarDisplay, PlainDisplay, SilentDisplay, choose_display
+
+VALUES = {"loss": 0.25, "forward_residual": 1e-3, "forward_evals": 6.0, "backward_evals": 5.0}
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+def show(display):
+    with display:
+        display.begin("mine", 10, 2)
+        for step in range(3, 11):
+            display.advance("mine", step, VALUES)
+        display.say("a [bold] word")
+
+
+def test_plain_lines_are_few_and_the_last_step_is_among_them(capsys):
+    show(PlainDisplay())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 3
+    assert lines[-1] == "a [bold] word"
+    assert lines[-2].startswith("mine: step 10/10")
+    assert "\x1b" not in "".join(lines)
+    for word in ("steps/s", "0:00 left", "loss 0.250", "residual 1.0e-03", "evals 6.0+5.0"):
+        assert word in lines[-2]
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    display = choose_display()
+    assert isinstance(display, BarDisplay)
+    show(display)
+    text = terminal.getvalue()
+    for word in ("mine", "10/10", "steps/s", "loss 0.250", "a [bold] word"):
+        assert word in text
+
+
+def test_a_file_gets_plain_lines(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert isinstance(choose_display(), PlainDisplay)
+
+
+def test_silence_is_silent(capsys):
+    show(SilentDisplay())
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", [PlainDisplay, SilentDisplay])
+def test_values_that_are_missing_or_not_finite_do_no_harm(kind):
+    with kind() as display:
+        display.begin("mine", 2, 0)
+        display.advance("mine", 1, {"loss": float("nan")})
+        display.advance("mine", 2, {"loss": float("inf"), "forward_residual": float("nan")})

@@ -1,0 +1,170 @@
+"""Several processes, as torchrun starts them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from lab.train.runs import assert_same, environment, final_state, metrics_of, signal_at_step
+
+from steadeq.lab.cli.main import main
+from steadeq.lab.folder import RunFolder
+
+TIMEOUT = 90
+OPTIONS = (
+    *("--loop.num-steps", "9", "--loop.batch-size", "16", "--loop.ema-decay", "0.9"),
+    *("--log.eval-every", "4", "--log.checkpoint-every", "4", "--log.spectrum-samples", "4", "--log.every", "2"),
+    *("--regularizer.probability", "0.7", "--budget.low", "-1", "--budget.high", "2"),
+)
+LONG = ("--loop.num-steps", "100000", "--log.spectrum-samples", "0", "--log.checkpoint-every", "10")
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+
+
+def start_two(*arguments: str) -> subprocess.Popen:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "steadeq")
+    return subprocess.Popen(
+        [sys.executable, *launcher, *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=TIMEOUT)
+    finally:
+        # A hang must not leave its workers behind.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def has_lines(path: Path, count: int) -> bool:
+    """Return whether a run has recorded so much."""
+    with contextlib.suppress(OSError):
+        return (path / "metrics.jsonl").read_bytes().count(b"\n") >= count
+    return False
+
+
+def workers_of(process: subprocess.Popen) -> list[int]:
+    """Return the processes that a launcher started."""
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def assert_close(actual: dict, expected: dict) -> None:
+    """Check that weights and metrics are the same up to the order of sums."""
+    for name in ("weights", "average"):
+        for key, value in expected[name].items():
+            torch.testing.assert_close(actual[name][key], value, rtol=1e-5, atol=1e-6)
+    for a, b in zip(actual["metrics"], expected["metrics"], strict=True):
+        assert a.keys() == b.keys()
+        for name in b.keys() - {"event"}:
+            assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), (name, b["step"])
+
+
+def test_two_processes_are_one_with_two_parts(tmp_path):
+    process = start_two("train", "synthetic-jr", "--out", str(tmp_path / "two"), *OPTIONS)
+    output, errors = finish(process)
+    assert process.returncode == 0, errors
+    assert main(["train", "synthetic-jr", "--out", str(tmp_path / "one"), "--loop.accumulate", "2", *OPTIONS]) == 0
+
+    assert_close(final_state(tmp_path / "two"), final_state(tmp_path / "one"))
+    # One voice and one set of files.
+    assert RunFolder(tmp_path / "two").checkpoints().steps() == [8, 9]
+    assert output.count("validation mse") == 1
+    assert {p.name for p in (tmp_path / "two").iterdir()} == {p.name for p in (tmp_path / "one").iterdir()}
+
+
+@pytest.mark.slow
+def test_two_processes_with_parts_follow_a_closed_loop_as_one(tmp_path):
+    options = (
+        *OPTIONS,
+        *("--warmup.num-steps", "3", "--warmup.regularizer-weight", "0.5", "--optimizer.max-grad-norm", "1"),
+        *("--regularizer.schedule", "ClosedLoop", "--regularizer.schedule.target", "1e-4"),
+    )
+    process = start_two("train", "synthetic-jr", "--out", str(tmp_path / "two"), "--loop.accumulate", "2", *options)
+    _, errors = finish(process)
+    assert process.returncode == 0, errors
+    assert main(["train", "synthetic-jr", "--out", str(tmp_path / "one"), "--loop.accumulate", "4", *options]) == 0
+    assert_close(final_state(tmp_path / "two"), final_state(tmp_path / "one"))
+
+
+@pytest.mark.slow
+def test_two_processes_that_are_killed_resume_bit_for_bit(tmp_path):
+    options = ("--loop.num-steps", "60", *OPTIONS[2:])
+    for name, number in (("whole", None), ("killed", signal.SIGKILL)):
+        path = tmp_path / name
+        process = start_two("train", "synthetic-jr", "--out", str(path), *options)
+        if number is not None:
+            deadline = time.monotonic() + TIMEOUT
+            while process.poll() is None and time.monotonic() < deadline and not has_lines(path, 5):
+                time.sleep(0.005)
+            for pid in (*workers_of(process), process.pid):
+                os.kill(pid, number)
+            process.communicate(timeout=TIMEOUT)
+            assert RunFolder(path).checkpoints().steps()[-1] < 60
+            process = start_two("train", "--resume", "--out", str(path))
+        _, errors = finish(process)
+        assert process.returncode == 0, errors
+    assert_same(final_state(tmp_path / "killed"), final_state(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_dies_ends_the_job_with_an_error(rank, tmp_path):
+    path = tmp_path / "run"
+    process = start_two("train", "synthetic", "--out", str(path), *LONG)
+    try:
+        deadline = time.monotonic() + TIMEOUT
+        while process.poll() is None and time.monotonic() < deadline and not has_lines(path, 25):
+            time.sleep(0.01)
+        workers = workers_of(process)
+        assert len(workers) == 2
+        os.kill(workers[rank], signal.SIGKILL)
+        # A hang would last until the timeout of the collectives, ten minutes.
+        process.communicate(timeout=45)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode != 0
+    checkpoint = RunFolder(path).checkpoints().load_latest()
+    assert checkpoint is not None
+    assert checkpoint.step >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_to_the_launcher_saves_the_current_step(number, tmp_path):
+    path = tmp_path / "run"
+    process = start_two("train", "synthetic", "--out", str(path), *LONG, "--log.checkpoint-every", "100000")
+    signal_at_step(process, path, 12, number)
+    assert process.returncode != 0
+    (saved,) = RunFolder(path).checkpoints().steps()
+    assert saved == metrics_of(path)[-1]["step"]
+
+
+@pytest.mark.slow
+def test_bad_input_ends_the_job_without_a_trace_on_disk(tmp_path):
+    process = start_two("train", "synthetic", "--out", str(tmp_path / "run"), "--loop.batch-size", "15")
+    _, errors = finish(process)
+    assert process.returncode != 0
+    assert "steadeq: loop.batch_size is 15" in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_that_exists_ends_the_job_and_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    process = start_two("train", "synthetic", "--out", str(tmp_path), *LONG)
+    _, errors = finish(process)
+    assert process.returncode != 0
+    assert "exists already" in errors
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]

@@ -1,0 +1,355 @@
+"""What goes wrong around a run: disks that are full or read-only, folders that are taken, numbers that blow up."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from lab.train.runs import (
+    Crash,
+    LineData,
+    Watcher,
+    assert_same,
+    disk_full,
+    final_state,
+    metrics_of,
+    raise_at,
+    snapshot,
+    start,
+    tiny_config,
+    train,
+    train_until,
+)
+
+from steadeq.lab.cli.main import main
+from steadeq.lab.errors import InputError, RunError
+from steadeq.models import ToyDEQ
+from steadeq.lab.train import AbstractModelConfig, Run, Trainer
+
+CONFIG = tiny_config()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "run"
+    train(CONFIG, path)
+    return final_state(path)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run that crashed after step 6, with a checkpoint of step 4."""
+    path = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(Crash):
+        train_until(CONFIG, path, crash_at=6)
+    return path
+
+
+@pytest.fixture
+def path(stopped, tmp_path):
+    return Path(shutil.copytree(stopped, tmp_path / "run"))
+
+
+def resume(path: Path) -> int:
+    return main(["train", "--resume", "--out", str(path)])
+
+
+def assert_one_sentence(errors: str) -> str:
+    (line,) = errors.splitlines()
+    assert line.startswith("steadeq: ")
+    return line
+
+
+# Disks
+
+
+@pytest.mark.parametrize("call", range(1, 16))
+def test_a_disk_that_fills_up_at_any_moment_is_one_clear_error(call, whole, path, monkeypatch, capfd):
+    with monkeypatch.context() as patch:
+        calls = raise_at(patch, [(os, "fsync")], call, disk_full())
+        code = resume(path)
+    if len(calls) < call:
+        assert code == 0
+    else:
+        assert code == 1
+        assert "No space left on device" in assert_one_sentence(capfd.readouterr().err)
+    checkpoint = Run(path).checkpoints().load_latest()
+    assert checkpoint is not None
+    assert resume(path) == 0
+    assert_same(final_state(path), whole)
+
+
+def test_a_disk_that_is_full_at_the_first_byte_is_one_clear_error(path, whole, monkeypatch, capfd):
+    before = snapshot(path)
+    with monkeypatch.context() as patch:
+        raise_at(patch, [(tempfile, "mkstemp")], 1, OSError(errno.EROFS, os.strerror(errno.EROFS)))
+        code = resume(path)
+    assert code in (1, 2)
+    assert "Read-only file system" in assert_one_sentence(capfd.readouterr().err)
+    assert snapshot(path) == before
+    assert resume(path) == 0
+    assert_same(final_state(path), whole)
+
+
+def test_a_folder_that_cannot_be_locked_is_one_clear_error(path, capfd):
+    (path / ".lock").unlink(missing_ok=True)
+    (path / ".lock").mkdir()
+    assert resume(path) in (1, 2)
+    assert str(path) in assert_one_sentence(capfd.readouterr().err)
+
+
+def test_the_kernel_refusing_to_write_leaves_the_last_checkpoint_intact(whole, path):
+    # As a full disk, but for real: files cannot grow beyond a size that the optimizer's state needs.
+    limit = (path / "checkpoints" / "step-00000004" / "state.pt").stat().st_size - 500
+    (path / "metrics.jsonl").write_text("")  # it would be longer than that
+    process = start(
+        "train",
+        "--resume",
+        "--out",
+        str(path),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1, errors
+    assert_one_sentence(errors)
+    assert Run(path).checkpoints().steps() == [4]
+    assert [entry.name for entry in (path / "checkpoints").iterdir()] == ["step-00000004"]
+    assert resume(path) == 0
+    assert_same(final_state(path)["weights"], whole["weights"])
+
+
+def test_a_run_below_a_file_is_refused(tmp_path, capfd):
+    (tmp_path / "file").write_text("mine")
+    assert main(["train", "synthetic", "--out", str(tmp_path / "file" / "run")]) == 2
+    assert "file/run" in assert_one_sentence(capfd.readouterr().err)
+    assert snapshot(tmp_path) == {"file": b"mine"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_read_only_folder_is_refused(tmp_path, capfd):
+    tmp_path.chmod(0o500)
+    try:
+        assert main(["train", "synthetic", "--out", str(tmp_path / "run")]) == 2
+        assert "Permission denied" in assert_one_sentence(capfd.readouterr().err)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(path, capfd):
+    with Run(path).lock():
+        before = snapshot(path)
+        assert resume(path) == 2
+        assert "Another process is training" in assert_one_sentence(capfd.readouterr().err)
+        assert snapshot(path) == before
+    with Run(path).lock(), pytest.raises(InputError, match="Another process"), Run(path).lock():
+        pass
+
+
+def test_a_folder_that_another_process_makes_at_the_same_time_is_left_to_it(tmp_path, monkeypatch):
+    other = tiny_config(loop={"seed": 7})
+    plain = tempfile.mkstemp
+
+    def overtaken(*arguments, **options):
+        monkeypatch.undo()
+        Run.create(tmp_path / "run", other)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(tempfile, "mkstemp", overtaken)
+    with pytest.raises(InputError, match="run"):
+        Run.create(tmp_path / "run", CONFIG)
+    assert Run(tmp_path / "run").config() == other
+    assert list(snapshot(tmp_path / "run")) == ["config.json"]
+
+
+def test_a_file_system_without_links_will_do(tmp_path, monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    Run.create(tmp_path / "run", CONFIG)
+    assert Run(tmp_path / "run").config() == CONFIG
+    assert list(snapshot(tmp_path / "run")) == ["config.json"]
+
+
+# Numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoisonedModel(AbstractModelConfig):
+    """A ToyDEQ whose loss is not finite at some of its calls in training, counted from 0."""
+
+    bad: tuple[int, ...] = ()
+    where: str = "output"
+    hidden: int = 4
+
+    def build(self) -> nn.Module:
+        return _Poisoned(self)
+
+
+class _Poisoned(ToyDEQ):
+    def __init__(self, config: PoisonedModel) -> None:
+        super().__init__(hidden=config.hidden)
+        self.config, self.calls = config, 0
+
+    def inject(self, x):
+        if self.training:
+            self.calls += 1
+            if self.config.where == "input" and self.calls - 1 in self.config.bad:
+                x = x.clone()
+                x[1] = float("nan")
+        return super().inject(x)
+
+    def read_out(self, z):
+        if self.training and self.calls - 1 in self.config.bad:
+            if self.config.where == "output":
+                return z * float("inf")
+            if self.config.where == "gradient":
+                return z + _InfiniteGradient.apply(z)
+        return z
+
+
+class _InfiniteGradient(torch.autograd.Function):
+    """Zero, with a gradient that is not finite."""
+
+    @staticmethod
+    def forward(ctx, z):
+        return torch.zeros_like(z)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * float("inf")
+
+
+def poisoned(bad, where="output", **loop):
+    config = tiny_config("synthetic", loop={"num_steps": 6, "ema_decay": 0.5, **loop}, log={"eval_every": 6})
+    return replace(config, model=PoisonedModel(bad=tuple(bad), where=where))
+
+
+class Recorder(Watcher):
+    """Keeps the weights after every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = []
+
+    def advance(self, title, step, values):
+        assert self.trainer is not None
+        assert self.trainer.average is not None
+        models = self.trainer.model, self.trainer.average
+        self.weights.append([p.detach().clone() for model in models for p in model.parameters()])
+
+
+@pytest.mark.parametrize("where", ["output", "input", "gradient"])
+def test_a_step_that_is_not_finite_is_skipped_counted_and_recorded(where, tmp_path):
+    config, recorder = poisoned([2, 4], where), Recorder()
+    run = Run.create(tmp_path / "run", config)
+    trainer = recorder.trainer = Trainer(config, run, display=recorder)
+    initial = [p.detach().clone() for p in trainer.model.parameters()]
+    optimizer_steps = []
+    plain = trainer.optimizer.step
+    trainer.optimizer.step = lambda: optimizer_steps.append(1) or plain()
+    trainer.train()
+    first, second, third, fourth, fifth, sixth = recorder.weights
+    assert len(optimizer_steps) == 4
+    assert not all(map(torch.equal, initial, first))
+    assert all(map(torch.equal, second, third))
+    assert not all(map(torch.equal, third, fourth))
+    assert all(map(torch.equal, fourth, fifth))
+    assert all(bool(p.isfinite().all()) for p in sixth)
+    records = metrics_of(run.path)
+    skipped = [record for record in records if record["event"] == "skipped"]
+    assert [(record["step"], record["in_row"]) for record in skipped] == [(3, 1), (5, 1)]
+    assert all("not finite" in record["reason"] for record in skipped)
+    assert [record["step"] for record in records if record["event"] == "train"] == [1, 2, 4, 6]
+    assert [record["num_skipped"] for record in records if record["event"] == "train"] == [0, 0, 1, 2]
+    assert sum("is skipped" in line for line in recorder.lines) == 2
+
+
+def test_a_skipped_step_is_left_out_of_the_averages_of_a_window(tmp_path):
+    config = poisoned([2])
+    config = replace(config, log=replace(config.log, every=3))
+    train(config, tmp_path / "run")
+    records = [r for r in metrics_of(tmp_path / "run") if r["event"] == "train"]
+    assert [record["step"] for record in records] == [3, 6]
+    assert all(record["loss"] is not None for record in records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalizedModel(AbstractModelConfig):
+    """A ToyDEQ behind a batch normalization."""
+
+    def build(self) -> nn.Module:
+        return _Normalized()
+
+
+class _Normalized(ToyDEQ):
+    def __init__(self) -> None:
+        super().__init__(hidden=4)
+        self.norm = nn.BatchNorm1d(1)
+
+    def inject(self, x):
+        return super().inject(self.norm(x))
+
+
+def test_a_skipped_step_leaves_running_means_alone(tmp_path):
+    config = tiny_config("synthetic", loop={"num_steps": 6, "ema_decay": 0.5}, log={"eval_every": 6})
+    config = replace(config, model=NormalizedModel(), data=LineData(num_train=96, bad=(0,)))
+    trainer = train(config, tmp_path / "run")
+    assert [r["event"] for r in metrics_of(tmp_path / "run")].count("skipped") == 1
+    assert trainer.average is not None
+    for model in (trainer.model, trainer.average):
+        for name, buffer in model.named_buffers():
+            assert buffer.isfinite().all(), name
+    assert trainer.model.norm.num_batches_tracked == 5
+    assert trainer.evaluation["mse"] < 1e3
+
+
+def test_too_many_bad_steps_in_a_row_stop_the_run_with_advice(tmp_path):
+    config = poisoned([0, 2, 3, 4], max_bad_steps=3)
+    with pytest.raises(RunError, match=r"step 5: 3 steps in a row .* Try a lower optimizer.learning_rate"):
+        train(config, tmp_path / "run")
+    skipped = [record["in_row"] for record in metrics_of(tmp_path / "run") if record["event"] == "skipped"]
+    assert skipped == [1, 1, 2, 3]
+
+
+def test_bad_steps_before_a_crash_still_count_after_it(tmp_path):
+    # The data is bad everywhere, so that a resumed run meets the same.
+    config = replace(tiny_config("synthetic", loop={"max_bad_steps": 7, "batch_size": 48}), data=LineData(bad=(0,)))
+    with pytest.raises(Crash):
+        train_until(config, tmp_path / "run", crash_at=5)
+    with pytest.raises(RunError, match="step 7: 7 steps in a row"):
+        train(config, tmp_path / "run")
+    skipped = [record["in_row"] for record in metrics_of(tmp_path / "run") if record["event"] == "skipped"]
+    assert skipped == list(range(1, 8))
+
+
+def test_a_run_that_blows_up_exits_with_1_and_one_sentence(tmp_path, capfd):
+    config = replace(tiny_config("synthetic", loop={"max_bad_steps": 2, "batch_size": 48}), data=LineData(bad=(0,)))
+    Run.create(tmp_path / "run", config)
+    assert resume(tmp_path / "run") == 1
+    assert "2 steps in a row" in assert_one_sentence(capfd.readouterr().err)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["skipped", "skipped", "diverged"]
+
+
+def test_metrics_are_json_even_where_numbers_are_not_finite(tmp_path):
+    # A validation loss that is infinite is recorded as null.
+    config = poisoned([])
+    run = Run.create(tmp_path / "run", config)
+    trainer = Trainer(config, run)
+    trainer.splits.validation.targets[0] = float("inf")
+    trainer.train()
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    records = [json.loads(line, parse_constant=refuse) for line in run.metrics_path.read_text().splitlines()]
+    assert records[-1]["event"] == "evaluation"
+    assert records[-1]["loss"] is None

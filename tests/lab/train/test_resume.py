@@ -1,0 +1,229 @@
+"""A run that was stopped, in whatever way and wherever, ends as one that never was."""
+
+import random
+import signal
+import time
+
+import pytest
+import torch
+from lab.train.runs import (
+    VARIANTS,
+    Crash,
+    assert_same,
+    events_of,
+    final_state,
+    metrics_of,
+    raise_at,
+    signal_at_step,
+    start,
+    tiny_config,
+    train,
+    train_until,
+)
+
+from steadeq import ClosedLoop
+from steadeq.lab.checkpoint import CheckpointFolder
+from steadeq.lab.cli.main import main
+from steadeq.lab.config import RandomBudget
+from steadeq.lab.errors import Interrupted
+from steadeq.lab.folder import RunFolder
+from steadeq.lab.runs import RunRecord
+from steadeq.lab.train.evaluation import Evaluator
+
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+# All that has state at once.
+RICH = {
+    "log": {"every": 3},
+    "solver": {"max_evals": 4},
+    "budget": RandomBudget(low=-2, high=3),
+    "regularizer": {"schedule": ClosedLoop(target=1e-4), "weight": 0.2, "probability": 0.7},
+    "warmup": {"num_steps": 3, "depth": 3},
+    "loop": {"ema_decay": 0.8, "accumulate": 2},
+    "optimizer": {"max_grad_norm": 2.0, "warmup_steps": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def rich_ending(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reference") / "run"
+    train(tiny_config(**RICH), path)
+    return final_state(path)
+
+
+@each_variant
+def test_a_run_that_crashed_many_times_ends_like_one_that_never_did(variant, tmp_path, monkeypatch):
+    config = tiny_config(**VARIANTS[variant])
+    train(config, tmp_path / "whole")
+    path = tmp_path / "broken"
+    with pytest.raises(Crash):  # before the first checkpoint
+        train_until(config, path, crash_at=3)
+    with pytest.raises(Crash):  # between two checkpoints
+        train_until(config, path, crash_at=6)
+    with pytest.raises(Interrupted):
+        train_until(config, path, stop_at=6)
+    with pytest.raises(Crash):  # the line of step 8 is written, its checkpoint is not
+        train_until(config, path, crash_at=8)
+    with monkeypatch.context() as patch:  # in the middle of the evaluation of step 10
+        raise_at(patch, [(Evaluator, "measure")], 1, Crash())
+        with pytest.raises(Crash):
+            train(config, path)
+    with pytest.raises(Crash):
+        train_until(config, path, crash_at=12)
+    train(config, path)
+    assert_same(final_state(path), final_state(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("step", range(1, 13))
+def test_a_crash_after_any_step_leaves_no_trace(step, rich_ending, tmp_path):
+    config = tiny_config(**RICH)
+    with pytest.raises(Crash):
+        train_until(config, tmp_path / "run", crash_at=step)
+    train(config, tmp_path / "run")
+    assert_same(final_state(tmp_path / "run"), rich_ending)
+
+
+@pytest.mark.parametrize("step", range(1, 13))
+def test_a_request_to_stop_after_any_step_leaves_no_trace(step, rich_ending, tmp_path):
+    config, path = tiny_config(**RICH), tmp_path / "run"
+    with pytest.raises(Interrupted, match=r"Stopped at step \d+ of 12"):
+        train_until(config, path, stop_at=step)
+    # It stops in an evaluation that is due, else at the end of the next step.
+    assert RunFolder(path).checkpoints().steps()[-1] == (step if step in (5, 10, 12) else step + 1)
+    train(config, path)
+    assert_same(final_state(path), rich_ending)
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+def test_a_crash_soon_after_a_resumed_stop_leaves_no_trace(step, rich_ending, tmp_path, monkeypatch):
+    config, path = tiny_config(**RICH), tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train_until(config, path, stop_at=step)
+    saved = RunFolder(path).checkpoints().steps()[-1]
+    with monkeypatch.context() as patch:
+        if saved == 12:
+            raise_at(patch, [(CheckpointFolder, "save")], 1, Crash())
+        with pytest.raises(Crash):
+            train_until(config, path, crash_at=saved + 1)
+    train(config, path)
+    assert_same(final_state(path), rich_ending)
+
+
+@pytest.mark.parametrize("call", range(1, 13))
+def test_a_crash_in_the_middle_of_any_step_leaves_no_trace(call, rich_ending, tmp_path, monkeypatch):
+    config = tiny_config(**RICH)
+    with monkeypatch.context() as patch:
+        raise_at(patch, [(torch.optim.Adam, "step")], call, Crash())
+        with pytest.raises(Crash):
+            train(config, tmp_path / "run")
+    train(config, tmp_path / "run")
+    assert_same(final_state(tmp_path / "run"), rich_ending)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize(
+    "place",
+    [(CheckpointFolder, "save"), (torch, "save"), (Evaluator, "measure")],
+    ids=["before-checkpoint", "in-checkpoint", "in-evaluation"],
+)
+def test_a_crash_in_a_checkpoint_or_an_evaluation_leaves_no_trace(place, call, rich_ending, tmp_path, monkeypatch):
+    config = tiny_config(**RICH)
+    with monkeypatch.context() as patch:
+        raise_at(patch, [place], call, Crash())
+        with pytest.raises(Crash):
+            train(config, tmp_path / "run")
+    train(config, tmp_path / "run")
+    assert_same(final_state(tmp_path / "run"), rich_ending)
+
+
+def test_lines_that_a_crash_cut_short_are_written_anew(rich_ending, tmp_path):
+    config, path = tiny_config(**RICH), tmp_path / "run"
+    with pytest.raises(Crash):
+        train_until(config, path, crash_at=10)
+    with (path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"event": "train", "step": 1')
+    train(config, path)
+    assert_same(final_state(path), rich_ending)
+
+
+def test_bytes_that_a_power_loss_left_behind_are_written_anew(rich_ending, tmp_path):
+    config, path = tiny_config(**RICH), tmp_path / "run"
+    with pytest.raises(Crash):
+        train_until(config, path, crash_at=10)
+    with (path / "metrics.jsonl").open("ab") as file:
+        file.write(b"\x00\x00\xff\xfe\n")
+    record = RunRecord.read(path)
+    assert [line.step for line in record.training] == [3, 6, 9]
+    assert record.problems == ("metrics.jsonl has 1 line that cannot be read.",)
+    train(config, path)
+    assert_same(final_state(path), rich_ending)
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    config, path = tiny_config(), tmp_path / "run"
+    train(config, path)
+    before = final_state(path), (path / "metrics.jsonl").read_bytes()
+    trainer = train(config, path)
+    assert trainer.is_finished
+    assert trainer.evaluation["mse"] == events_of(path, "evaluation")[-1]["mse"]
+    assert_same((final_state(path), (path / "metrics.jsonl").read_bytes()), before)
+
+
+# Real processes and real signals
+
+LONG = ("--loop.num-steps", "160", "--log.eval-every", "40", "--log.spectrum-samples", "0", "--log.every", "3")
+OPTIONS = (*LONG, "--log.checkpoint-every", "15", "--loop.ema-decay", "0.9", "--budget.low", "-1", "--budget.high", "2")
+
+
+@pytest.fixture(scope="module")
+def long_ending(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reference") / "run"
+    assert main(["train", "synthetic-jr", "--out", str(path), *OPTIONS]) == 0
+    return final_state(path)
+
+
+def test_a_killed_process_resumes_bit_for_bit(long_ending, tmp_path):
+    path = tmp_path / "run"
+    process = start("train", "synthetic-jr", "--out", str(path), *OPTIONS)
+    signal_at_step(process, path, 7, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert RunFolder(path).checkpoints().steps()[-1] < 160
+    assert main(["train", "--resume", "--out", str(path)]) == 0
+    assert_same(final_state(path), long_ending)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_saves_the_current_step_and_exits_with_130(number, long_ending, tmp_path):
+    path = tmp_path / "run"
+    process = start("train", "synthetic-jr", "--out", str(path), *OPTIONS)
+    _, errors = signal_at_step(process, path, 6, number)
+    assert process.returncode == 130
+    (line,) = errors.splitlines()
+    saved = RunFolder(path).checkpoints().steps()[-1]
+    assert line.startswith("steadeq: ")
+    assert f"step {saved} of 160" in line
+    assert str(path) in line
+    assert max(record["step"] for record in metrics_of(path)) in range(saved - 2, saved + 1)
+    assert main(["train", "synthetic-jr", "--resume", "--out", str(path)]) == 0
+    assert_same(final_state(path), long_ending)
+
+
+def count_lines(path) -> int:
+    file = path / "metrics.jsonl"
+    return file.read_bytes().count(b"\n") if file.is_file() else 0
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_again_and_again_at_random_resumes_bit_for_bit(long_ending, tmp_path):
+    path, draw = tmp_path / "run", random.Random(0)
+    for _ in range(6):
+        process = start("train", "synthetic-jr", "--resume", "--out", str(path), *OPTIONS)
+        lines = count_lines(path)
+        while process.poll() is None and count_lines(path) == lines:
+            time.sleep(0.005)
+        # Anywhere in a step, an evaluation or a checkpoint.
+        time.sleep(draw.uniform(0.0, 0.15))
+        process.kill()
+        process.communicate(timeout=60)
+    assert main(["train", "--resume", "--out", str(path)]) == 0
+    assert_same(final_state(path), long_ending)

@@ -1,0 +1,102 @@
+import pytest
+import torch
+
+from steadeq.paper import memory
+from steadeq.paper.memory import ANDERSON, BROYDEN, GMRES_BACKWARD, PLAIN, TWIN, WHOLE, Subject, peak_bytes
+from steadeq.models import ConvDEQ
+from steadeq.lab.train import Classification
+
+CPU = torch.device("cpu")
+KB = 1024
+
+
+def subject():
+    torch.manual_seed(0)
+    model = ConvDEQ(channels=4, hidden=4)
+    return Subject(model=model, task=Classification(), x=torch.randn(8, 1, 4, 4), y=torch.zeros(8, dtype=torch.long))
+
+
+def test_tensors_count_as_long_as_they_live_and_views_do_not():
+    there = torch.zeros(256)
+
+    def run():
+        a = torch.empty(256)  # 1 KB
+        view = a.reshape(16, 16)[1:]
+        del a
+        b = torch.empty(512)  # 2 KB more, as the view keeps the first
+        del view
+        torch.empty(256)
+        return b + there.sum()
+
+    # b, and the sum of 4 bytes, and what is returned.
+    assert peak_bytes(run, CPU) == 2 * KB + 4 + 2 * KB
+
+
+def test_what_backward_needs_counts_until_then():
+    x = torch.zeros(256, requires_grad=True)
+
+    def forward():
+        return x.exp().exp().exp()  # each keeps its result
+
+    assert peak_bytes(forward, CPU) == 3 * KB
+    with torch.no_grad():
+        assert peak_bytes(forward, CPU) == 2 * KB
+
+
+def test_work_in_place_and_memory_that_was_there_count_nothing():
+    there = torch.zeros(256)
+    assert peak_bytes(lambda: there.add_(1).view(2, 128).mul_(2), CPU) == 0
+
+
+def test_a_measurement_is_the_same_every_time():
+    first, second = (peak_bytes(lambda: subject().train(ANDERSON, 3, penalty=True), CPU) for _ in range(2))
+    assert first == second > 0
+
+
+def test_a_dozen_evaluations_cost_a_deq_nothing_and_a_deep_network_much():
+    tested = subject()
+
+    def growth(solver):
+        few, many = (peak_bytes(lambda: tested.train(solver, n, penalty=False), CPU) for n in (4, 12))  # noqa: B023
+        return many / few
+
+    assert growth(PLAIN) == pytest.approx(1, abs=0.02)
+    assert growth(TWIN) > 2
+    assert growth(WHOLE) > growth(BROYDEN) > growth(ANDERSON) > 1
+
+
+def test_a_row_has_all_peaks_of_a_solver_at_a_budget():
+    rows = memory.measure("conv", subject(), CPU, budgets=(2,))
+    assert [row["solver"] for row in rows] == [*memory.SOLVERS, TWIN]
+    assert all(row["training_penalized"] > row["training"] > row["inference"] > row["state"] for row in rows)
+
+
+def made_up(*, slope=10.0, gross=1.2, twin=100.0, loop=100.0):
+    """Return rows of a cell: what a twin takes at each depth, and a DEQ with two states an evaluation, or none."""
+    rows = []
+    for budget in memory.BUDGETS:
+        history = {PLAIN: 0, ANDERSON: 0, BROYDEN: 0, WHOLE: 20 * budget, GMRES_BACKWARD: 10 * budget}
+        for solver, states in history.items():
+            training = 300 + states + (slope - 10) * budget
+            values = {"training": training, "training_penalized": gross * training, "inference": loop + states}
+            rows.append({"model": "cell", "solver": solver, "budget": budget, **values, "state": 10})
+        values = {"training": twin * budget, "training_penalized": twin * budget, "inference": 100}
+        rows.append({"model": "cell", "solver": TWIN, "budget": budget, **values, "state": 10})
+    return rows
+
+
+def outcomes(**changes):
+    return [verdict.outcome == "holds" for verdict in memory.judge(made_up(**changes))]
+
+
+def test_claims_are_judged_by_the_numbers():
+    assert outcomes() == [True] * 8
+    assert outcomes(slope=11) == [False, *[True] * 7]
+    assert outcomes(twin=30) == [True, True, True, False, True, True, True, True]
+    assert outcomes(gross=1.5) == [True, True, True, True, True, False, True, True]
+    assert outcomes(gross=2.5) == [True, True, True, True, False, False, True, True]
+    assert outcomes(loop=300) == [True, True, True, True, True, True, False, False]
+
+
+def test_the_table_has_a_line_for_each_cell_and_solver():
+    assert len(memory.table({"rows": made_up()}).splitlines()) == 2 + 6

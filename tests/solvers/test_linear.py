@@ -1,0 +1,263 @@
+"""Linear systems u = A u + b, which GMRES solves and nothing else, and every fixed-point solver too."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from problems import PROBLEMS, mixed
+
+from steadeq import (
+    DEQ,
+    GMRES,
+    AbstractLinearSolver,
+    AbstractSolver,
+    Anderson,
+    Broyden,
+    NewtonKrylov,
+    Picard,
+    Status,
+    fixed_point,
+)
+
+AFFINE = [name for name, make in PROBLEMS.items() if make(torch.float64, 1).is_affine]
+SOLVERS = [GMRES, Anderson, Broyden, NewtonKrylov, Picard]
+VARIANTS = [GMRES(max_evals=40, tol=1e-6), GMRES(max_evals=40, tol=1e-6, memory=4)]
+BATCH = 12
+
+
+def system(name, dtype=torch.float64, batch_size=3):
+    """Return the operator of an affine problem, its right-hand sides and its solution."""
+    problem = PROBLEMS[name](dtype, batch_size)
+    *others, b = problem.inputs
+    return (lambda u: problem.f(u, *others, torch.zeros_like(b))), b, problem
+
+
+def can_solve(solver, name, dtype):
+    problem = PROBLEMS[name](torch.float64, 1)
+    if solver is NewtonKrylov:  # whose differences keep half of the digits
+        return problem.condition * torch.finfo(dtype).eps ** 0.5 < 1
+    return solver is not Picard or problem.radius < 1
+
+
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 3e-6}
+SOLVABLE = [
+    (solver, name, dtype)
+    for solver in SOLVERS
+    for name in AFFINE
+    for dtype in TOLERANCES
+    if can_solve(solver, name, dtype)
+]
+
+
+def rows(dtype=torch.float64, batch_size=BATCH):
+    """Return a function of rows to an operator on them, and right-hand sides; samples are of different difficulty."""
+    problem = mixed(dtype, batch_size)
+    radius, b = problem.inputs
+    # Products are summed by hand: a matrix product may round a row differently in a batch of another size.
+    matrix = problem.f(torch.eye(6, dtype=dtype), torch.ones(6, 1, dtype=dtype), torch.zeros(6, 6, dtype=dtype)).T
+    return (lambda index: lambda u: radius[index] * (u[:, None] * matrix).sum(-1)), b
+
+
+@pytest.mark.parametrize("make", [lambda: GMRES(), lambda: GMRES(memory=5)])
+def test_gmres_is_refused_where_a_fixed_point_is_looked_for(make):
+    layer = DEQ(torch.nn.Tanh(), solver=make())
+    for solve in (lambda: fixed_point(torch.tanh, torch.ones(1, 2), solver=make()), lambda: layer(z0=torch.ones(1, 2))):
+        with pytest.raises(TypeError, match=r"^solver is GMRES\(.*linear systems only.*Implicit\(GMRES\(\)\).*\.$"):
+            solve()
+
+
+def test_every_fixed_point_solver_is_a_linear_solver_and_gmres_is_no_other():
+    assert all(issubclass(solver, AbstractLinearSolver) for solver in SOLVERS)
+    assert [solver for solver in SOLVERS if not issubclass(solver, AbstractSolver)] == [GMRES]
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+@pytest.mark.parametrize(("solver", "name", "dtype"), SOLVABLE)
+def test_every_row_reaches_its_exact_solution(solver, name, dtype, batch_size):
+    operator, b, problem = system(name, dtype, batch_size)
+    # GMRES stops on ‖r‖ / ‖b‖, the others on ‖r‖ / ‖u‖, and rounding is relative to the latter.
+    size = problem.exact.norm(dim=1) / b.double().norm(dim=1) if solver is GMRES else torch.ones(batch_size)
+    tol = TOLERANCES[dtype] * max(1.0, float(size.max()))
+    u, stats = solver(max_evals=3000 if solver is Picard else 100, tol=tol).solve_linear(operator, b)
+    assert stats.status.tolist() == [Status.CONVERGED] * batch_size
+    assert u.dtype == stats.residual.dtype == dtype
+    assert (stats.residual <= tol).all()
+    bound = 2 * problem.condition * (stats.residual.double() / size + 2 * torch.finfo(dtype).eps)
+    assert (problem.error(u) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", AFFINE)
+def test_gmres_exhausts_six_dimensions_with_as_many_products(name, dtype):
+    operator, b, _ = system(name, dtype)
+    tol = TOLERANCES[dtype] * 30
+    assert GMRES(max_evals=6, tol=tol).solve_linear(operator, b)[1].converged.all()
+
+
+def assert_same(actual, expected, index=slice(None)):
+    (u, stats), (v, others) = actual, expected
+    torch.testing.assert_close(u, v[index], rtol=1e-6, atol=1e-8)
+    assert torch.equal(stats.status, others.status[index])
+    assert torch.equal(stats.num_evals, others.num_evals[index])
+    torch.testing.assert_close(stats.residual, others.residual[index], rtol=1e-3, atol=1e-8)
+
+
+@pytest.mark.parametrize("solver", VARIANTS, ids=repr)
+class TestNeighborsOfGMRES:
+    def test_a_row_is_solved_as_if_alone(self, solver):
+        operator, b = rows()
+        together = solver.solve_linear(operator(slice(None)), b)
+        assert together[1].num_evals.min() < together[1].num_evals.max()
+        for row in range(BATCH):
+            index = slice(row, row + 1)
+            assert_same(solver.solve_linear(operator(index), b[index]), together, index)
+
+    def test_the_order_of_rows_does_not_matter(self, solver):
+        operator, b = rows()
+        order = torch.randperm(BATCH)
+        assert_same(
+            solver.solve_linear(operator(order), b[order]), solver.solve_linear(operator(slice(None)), b), order
+        )
+
+    @pytest.mark.parametrize(("bad", "bad_from"), [("nan", 1), ("nan", 3), ("nan", 5), ("inf", 3), ("-inf", 4)])
+    def test_a_row_whose_products_turn_bad_leaves_the_others_alone(self, solver, bad, bad_from):
+        operator, b = rows()
+        operator = operator(slice(None))
+        u, stats = solver.solve_linear(operator, b)
+        sample, calls = int(stats.num_evals.argmax()), []
+        good = torch.arange(BATCH) != sample
+
+        def breaking(u):
+            calls.append(1)
+            image = operator(u).clone()
+            if len(calls) >= bad_from:
+                image[sample] = float(bad)
+            return image
+
+        v, others = solver.solve_linear(breaking, b)
+        assert others.status[sample] == Status.NON_FINITE
+        assert others.num_evals[sample] == bad_from
+        assert v.isfinite().all()
+        assert_same((v[good], replace_rows(others, good)), (u, stats), good)
+
+    def test_what_came_before_a_bad_product_is_kept(self, solver):
+        operator, b = rows()
+        operator, solver, calls = operator(slice(None)), replace(solver, tol=0), []
+
+        def breaking(u):
+            calls.append(1)
+            return operator(u) if len(calls) < 4 else torch.full_like(u, float("nan"))
+
+        u, stats = solver.solve_linear(breaking, b)
+        _, before = solver.solve_linear(operator, b)
+        assert stats.status.tolist() == [Status.NON_FINITE] * BATCH
+        assert stats.num_evals.tolist() == [4] * BATCH
+        assert stats.trace[3].isinf().all()
+        assert torch.equal(stats.trace[:3], before.trace[:3])
+        torch.testing.assert_close(stats.residual, before.trace[2], rtol=1e-6, atol=0)
+        true = (operator(u) + b - u).norm(dim=1) / b.norm(dim=1)
+        torch.testing.assert_close(true, stats.residual, rtol=1e-6, atol=0)
+
+
+def replace_rows(stats, index):
+    """Return the stats of some rows."""
+    return replace(
+        stats,
+        residual=stats.residual[index],
+        num_evals=stats.num_evals[index],
+        status=stats.status[index],
+        trace=stats.trace[:, index],
+    )
+
+
+class TestLimitsOfGMRES:
+    @pytest.mark.parametrize("name", ["affine", "near_critical"])
+    def test_a_tolerance_below_the_precision_ends_at_the_rounding_limit(self, name):
+        operator, b, problem = system(name, torch.float32, 4)
+        u, stats = GMRES(max_evals=3000, tol=1e-12, memory=40).solve_linear(operator, b)
+        exact_hit = stats.residual <= 1e-12
+        assert (stats.status == torch.where(exact_hit, int(Status.CONVERGED), int(Status.STAGNATED))).all()
+        assert (stats.num_evals < 3000).all()
+        assert (problem.error(u) < 20 * problem.condition * 1.2e-7).all()
+
+    def test_the_limit_is_a_status_and_no_exception(self):
+        operator, b, _ = system("near_critical")
+        stats = GMRES(max_evals=4, tol=1e-8).solve_linear(operator, b)[1]
+        assert stats.status.tolist() == [Status.MAX_EVALS] * 3
+        assert stats.num_evals.tolist() == [4] * 3
+        assert (stats.residual > 1e-8).all()
+
+    @pytest.mark.parametrize("max_evals", [2, 5])
+    def test_a_tolerance_of_zero_spends_the_budget_while_the_space_grows(self, max_evals):
+        operator, b, _ = system("near_critical", torch.float32, 4)
+        stats = GMRES(max_evals=max_evals, tol=0).solve_linear(operator, b)[1]
+        assert stats.num_evals.tolist() == [max_evals] * 4
+        assert stats.status.tolist() == [Status.MAX_EVALS] * 4
+
+    def test_a_tighter_tolerance_never_costs_less(self):
+        operator, b = rows()
+        last = torch.zeros(BATCH)
+        for tol in (1e-1, 1e-2, 1e-4, 1e-8):
+            stats = GMRES(max_evals=100, tol=tol).solve_linear(operator(slice(None)), b)[1]
+            assert stats.converged.all()
+            assert (stats.num_evals >= last).all()
+            last = stats.num_evals
+
+    @pytest.mark.parametrize("radius", [0.9, 0.99, 0.999])
+    def test_what_is_just_within_the_tolerance_has_converged(self, radius):
+        # Where u is a hundred times as long as b, rounding adds a few percent of such a residual.
+        for seed in range(20):
+            generator = torch.Generator().manual_seed(seed)
+            basis = torch.linalg.qr(torch.randn(24, 24, generator=generator))[0]
+            matrix = basis * torch.linspace(-0.5, radius, 24) @ basis.T
+            operator, b = (lambda u, matrix=matrix: u @ matrix.T), torch.randn(1, 24, generator=generator)
+            trace = GMRES(max_evals=20, tol=0).solve_linear(operator, b)[1].trace[:, 0]
+            tol = float(1.001 * trace[(trace > 5e-4).sum() - 1])
+            u, stats = GMRES(max_evals=20, tol=tol).solve_linear(operator, b)
+            assert stats.converged.all()
+            assert (operator(u) + b - u).norm() <= 1.05 * tol * b.norm()
+
+    def test_more_memory_than_dimensions_is_harmless(self):
+        slope = torch.tensor([[0.5], [-2.0], [0.9]], dtype=torch.float64)
+        u, stats = GMRES(tol=1e-10, memory=30).solve_linear(lambda u: slope * u, torch.ones_like(slope))
+        assert stats.converged.all()
+        torch.testing.assert_close(u, 1 / (1 - slope))
+
+    def test_by_default_the_space_is_never_restarted(self):
+        # The cyclic shift: the residual stays 1 until the space has all dimensions.
+        n = 36
+        shift = torch.eye(n, dtype=torch.float64).roll(1, 0)
+        b = torch.eye(n, dtype=torch.float64)[:1]
+        operator = lambda u: u - u @ shift.T  # noqa: E731
+        assert GMRES(max_evals=n).solve_linear(operator, b)[1].num_evals.tolist() == [n]
+        assert not GMRES(max_evals=n, memory=n - 1).solve_linear(operator, b)[1].converged.any()
+
+    def test_going_on_at_the_rounding_limit_keeps_the_best(self):
+        operator, b, problem = system("affine", torch.float32, 5)
+        u, stats = GMRES(max_evals=300, tol=0, memory=40).solve_linear(operator, b)
+        assert u.isfinite().all()
+        assert (stats.residual < 1e-6).all()
+        assert (problem.error(u) < 1e-5).all()
+
+    def test_a_solver_may_be_used_again(self):
+        operator, b, _ = system("complex_pair")
+        solver = GMRES(max_evals=20, tol=1e-6)
+        (u, stats), (v, others) = solver.solve_linear(operator, b), solver.solve_linear(operator, b)
+        assert torch.equal(u, v)
+        assert torch.equal(stats.trace, others.trace)
+
+    def test_a_tolerance_beyond_the_largest_number_accepts_zero(self):
+        u, stats = GMRES(tol=1e39).solve_linear(lambda u: 0.5 * u, torch.ones(2, 3))
+        assert stats.converged.all()
+        assert stats.num_evals.tolist() == [0, 0]
+        assert not u.any()
+
+
+@pytest.mark.parametrize("exponent", [-20, 20])
+@pytest.mark.parametrize("solver", [*VARIANTS, Anderson(tol=1e-5), Broyden(tol=1e-5)], ids=repr)
+def test_a_scale_that_is_a_power_of_two_changes_no_bit(solver, exponent):
+    operator, b = rows(torch.float32)
+    (u, stats), (v, others) = (solver.solve_linear(operator(slice(None)), scale * b) for scale in (1.0, 2.0**exponent))
+    assert torch.equal(2.0**exponent * u, v)
+    assert torch.equal(stats.trace, others.trace)
+    assert torch.equal(stats.num_evals, others.num_evals)

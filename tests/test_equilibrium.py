@@ -1,0 +1,164 @@
+"""What a solve returns: the map, the state, the inputs, and how it went."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from adjoints.cells import ADJOINTS, TIGHT, TanhCell, energy, leaf
+
+import steadeq
+from steadeq import (
+    DEQ,
+    Anderson,
+    Broyden,
+    ConvergenceError,
+    Equilibrium,
+    Picard,
+    SolveStats,
+    Status,
+    fixed_point,
+    frobenius_norm,
+    jacobian_penalty,
+    operator_norm,
+    spectral_radius,
+)
+
+
+def test_it_holds_the_map_the_state_the_inputs_and_the_stats():
+    cell, x = TanhCell(4), leaf(3, 4)
+    shift = {"shift": torch.ones(3, 4, dtype=torch.float64)}
+    f = lambda z, x, shift: cell(z, x + shift["shift"])  # noqa: E731
+    eq = fixed_point(f, torch.zeros_like(x), x, shift)
+    assert isinstance(eq, Equilibrium)
+    assert eq.f is f
+    assert eq.inputs[0] is x
+    assert eq.inputs[1] is shift
+    assert isinstance(eq.stats, SolveStats)
+    torch.testing.assert_close(f(eq.z, *eq.inputs), eq.z, rtol=1e-2, atol=1e-3)
+    assert eq.backward is None
+
+
+def test_the_map_is_the_callers_own_under_autocast_and_with_another_for_the_solve():
+    cell = torch.nn.Tanh()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        eq = fixed_point(cell, torch.ones(2, 3), f_solve=torch.tanh)
+    assert eq.f is cell
+
+
+def test_one_of_a_state_that_was_computed_elsewhere_has_no_stats():
+    z, x = torch.ones(2, 3), torch.zeros(2, 3)
+    eq = Equilibrium.at(torch.add, z, x)
+    assert eq.f is torch.add
+    assert eq.z is z
+    assert eq.inputs == (x,)
+    assert eq.stats is None
+    assert eq.backward is None
+
+
+def test_nothing_is_evaluated_for_one_of_a_given_state():
+    def f(z):
+        pytest.fail("f was called")
+
+    Equilibrium.at(f, torch.ones(2, 3))
+
+
+def test_one_that_converged_is_returned_and_one_that_failed_raises():
+    eq = fixed_point(torch.cos, torch.zeros(2, 3))
+    assert eq.raise_if_failed() is eq
+    short = fixed_point(torch.cos, torch.zeros(2, 3), solver=Picard(max_evals=2))
+    with pytest.raises(ConvergenceError, match=r"^2 of 2 samples MAX_EVALS: .*max_evals.*Largest relative residual: 8"):
+        short.raise_if_failed()
+
+
+def test_whether_a_given_state_failed_is_not_known():
+    with pytest.raises(ValueError, match=r"Equilibrium\.at.*no solve that could have failed\.$"):
+        Equilibrium.at(torch.cos, torch.zeros(2, 3)).raise_if_failed()
+
+
+def test_it_prints_how_the_solve_went():
+    eq = fixed_point(torch.cos, torch.zeros(2, 3))
+    assert repr(eq) == f"Equilibrium({eq.stats})" == str(eq)
+    assert repr(eq).startswith("Equilibrium(2 of 2 samples converged in 5 evaluations")
+    assert repr(Equilibrium.at(torch.cos, torch.zeros(2, 3))) == "Equilibrium(given state)"
+
+
+def test_stats_of_what_was_not_measured_can_be_printed():
+    stats = fixed_point(torch.cos, torch.zeros(2, 3)).stats
+    some = SolveStats.not_measured(2, 3, like=stats.residual)
+    assert some.num_evals.dtype == some.status.dtype == torch.int64
+    assert some.status.tolist() == [Status.NOT_MEASURED] * 2
+    assert str(some) == "2 samples, 3 evaluations, residual not measured"
+    assert some.failures() == ""
+
+
+@pytest.mark.parametrize("adjoint", ADJOINTS.values(), ids=ADJOINTS)
+def test_dropping_it_frees_the_graph_without_the_garbage_collector(adjoint):
+    # The graph keeps where backward leaves its stats, and the equilibrium keeps the graph: the two are no cycle.
+    class Witness:
+        pass
+
+    cell, x = TanhCell(5), leaf(3, 5)
+
+    def step():
+        witness = Witness()
+        f = lambda z, x: (witness, cell(z, x))[1]  # noqa: E731
+        eq = fixed_point(f, torch.zeros_like(x), x, solver=Broyden(max_evals=50, tol=1e-10), adjoint=adjoint)
+        energy(eq.z).backward(retain_graph=True)
+        assert (eq.backward is None) == (type(adjoint) is steadeq.Unrolled)
+        return weakref.ref(witness), weakref.ref(eq)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert [reference() for reference in step()] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_the_graph_outlives_it_and_can_still_be_differentiated():
+    cell, x = TanhCell(5), leaf(3, 5)
+    z = fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT).z
+    z.sum().backward()
+    assert x.grad is not None
+
+
+ESTIMATES = [jacobian_penalty, frobenius_norm, operator_norm, spectral_radius]
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES)
+def test_estimates_of_a_solved_and_of_a_given_equilibrium_agree(estimate):
+    layer, x = DEQ(TanhCell(5), solver=TIGHT), leaf(3, 5)
+    eq = layer.solve(x)
+    given = Equilibrium.at(layer.cell, eq.z, x)
+    results = [estimate(one, generator=torch.Generator().manual_seed(0)) for one in (eq, given)]
+    torch.testing.assert_close(*(getattr(result, "value", result) for result in results), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES)
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [(torch.cos, "builtin_function_or_method"), (torch.zeros(2, 3), "Tensor"), (None, "NoneType"), ((), "tuple")],
+    ids=["map", "state", "nothing", "tuple"],
+)
+def test_estimates_refuse_what_is_no_equilibrium(estimate, given, kind):
+    with pytest.raises(TypeError, match=rf"^eq is a {kind}; it must be an Equilibrium: .*Equilibrium\.at\(.*\.$"):
+        estimate(given)
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES)
+def test_estimates_take_an_equilibrium_and_nothing_else_by_position(estimate):
+    with pytest.raises(TypeError, match="positional argument"):
+        estimate(torch.cos, torch.zeros(2, 3))
+
+
+def test_stats_of_an_estimate_are_those_of_the_solve():
+    # Looking at the Jacobian leaves the equilibrium as it is.
+    layer, x = DEQ(TanhCell(5), solver=Anderson(tol=1e-6)), leaf(3, 5)
+    eq = layer.solve(x)
+    stats, z = eq.stats, eq.z
+    for estimate in ESTIMATES:
+        estimate(eq)
+    assert eq.stats is stats
+    assert eq.z is z
+    assert eq.backward is None
