@@ -19,7 +19,7 @@ from measure import time_interleaved
 
 from steadeq import models
 from steadeq.models import DEQTransformerLM
-from steadeq.nn import computed_once
+from steadeq.nn import cached_parameters
 
 HERE = Path(__file__).parent
 NUM_EVALS = 12
@@ -33,20 +33,20 @@ SIZES: dict[str, tuple[int, int, dict[str, Any]]] = {
 
 def contenders(model: DEQTransformerLM, batch_size: int, length: int) -> dict[str, Callable[[], None]]:
     cell = model.cell
-    memory = torch.randn(batch_size, model.memory_length, cell.features)
+    memory = torch.randn(batch_size, model.config.memory_length, cell.features)
     width = 3 * cell.attention.num_heads * cell.attention.head_features
-    past, x = torch.randn(batch_size, model.memory_length, width), torch.randn(batch_size, length, width)
+    past, x = torch.randn(batch_size, model.config.memory_length, width), torch.randn(batch_size, length, width)
     z0 = torch.zeros(batch_size, length, cell.features)
 
     def once() -> None:
-        with torch.no_grad(), computed_once(cell):
+        with torch.no_grad(), cached_parameters(cell):
             shared = cell.prepare(length, memory=memory, injected=past)
             z = z0
             for _ in range(NUM_EVALS):
                 z = cell(z, x, *shared)
 
     def each_time() -> None:
-        with torch.no_grad(), computed_once(cell):
+        with torch.no_grad(), cached_parameters(cell):
             z = z0
             for _ in range(NUM_EVALS):
                 z = cell(z, x, *cell.prepare(length, memory=memory, injected=past))
@@ -59,14 +59,14 @@ def main() -> None:
     results = {}
     for name, (batch_size, length, changes) in SIZES.items():
         torch.manual_seed(0)
-        # The tables of words take no part in this.
-        model = models.create(name.split(",")[0], num_words=1_000, cutoffs=(), **changes)
+        # The tables of tokens take no part in this.
+        model = models.create(name.split(",")[0], vocab_size=1_000, cutoffs=(), **changes)
         assert isinstance(model, DEQTransformerLM)
         times = time_interleaved(contenders(model, batch_size, length), seconds=20, min_rounds=5)
         results[name] = {
             "batch_size": batch_size,
             "length": length,
-            "memory": model.memory_length,
+            "memory": model.config.memory_length,
             "once_ms": 1e3 * times["once"].typical,
             "ratio": times["each time"].typical / times["once"].typical,
         }

@@ -16,40 +16,37 @@ from typing import Any
 
 import torch
 
-import steadeq.lab.recipes  # noqa: F401 (classes of configs)
 from steadeq import Anderson, spectral_radius
-from steadeq.paper.variant import measure
+from steadeq.lab.data import read_samples
+from steadeq.lab.loading import load_trained
+from steadeq.lab.runs import RunRecord
+from steadeq.lab.train import Process
 from steadeq.models import AbstractEquilibriumModel
-from steadeq.lab.train import Run
-from steadeq.lab.train.loading import load_model
+from steadeq.paper.variant import measure
 
 NUM_SAMPLES, NUM_PRODUCTS = 8, 200
 
 
 def recompute(path: Path) -> dict[str, Any]:
     """Return the row of a run."""
-    run = Run(path)
-    model, config, _ = load_model(run)
+    device = Process.alone().device
+    trained = load_trained(path, device=device)
+    model = trained.model
     assert isinstance(model, AbstractEquilibriumModel)
-    recorded = measure(run, None)
-    x, _ = config.data.load().validation.batch(torch.arange(NUM_SAMPLES))
+    recorded = measure(RunRecord.read(path), None)
+    x, _ = read_samples(trained.config.data.load().validation, torch.arange(NUM_SAMPLES))
     with torch.no_grad():
-        found = model.solve(x, solver=Anderson(max_evals=200, tol=1e-5))
+        _, eq = model.solve(x.to(device), solver=Anderson(max_evals=200, tol=1e-5))
+    assert eq.stats is not None
     row: dict[str, Any] = {
         "run": path.name,
-        "recorded": recorded["spectral_radius"],
-        "backward_residual": recorded["backward_residual"],
-        "converged": float(found.solution.converged.double().mean()),
+        "recorded": recorded.spectral_radius,
+        "backward_residual": recorded.backward_residual,
+        "converged": float(eq.stats.converged.double().mean()),
     }
     for method in ("arnoldi", "power", "rayleigh"):
-        estimate = spectral_radius(
-            model.layer.cell,
-            found.z,
-            *found.inputs,
-            method=method,
-            max_products=NUM_PRODUCTS,
-            generator=torch.Generator().manual_seed(0),
-        )
+        generator = torch.Generator().manual_seed(0)
+        estimate = spectral_radius(eq, method=method, max_products=NUM_PRODUCTS, generator=generator)
         row |= {method: float(estimate.value.mean()), f"{method}_error": float(estimate.error.mean())}
     return row
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from steadeq.lab import recipes
-from steadeq.lab.train import Run, Trainer
+from steadeq.lab.folder import RunFolder
+from steadeq.lab.train import Trainer
 from steadeq.lab.train.profile import SECTIONS, Profile
 
 HERE = Path(__file__).parent
@@ -28,8 +29,7 @@ def measure(name: str) -> dict[str, float]:
     config = recipes.get(name).build()
     config = replace(config, loop=replace(config.loop, num_steps=NUM_STEPS[name]))
     with tempfile.TemporaryDirectory() as folder:
-        run = Run.create(Path(folder) / name, config)
-        trainer = Trainer(config, run, is_profiled=True)
+        trainer = Trainer(config, RunFolder.create(Path(folder) / name, config), is_profiled=True)
         trainer.train()
     assert isinstance(trainer.profile, Profile)
     seconds = sum(value for section, value in trainer.profile.seconds.items() if section in SECTIONS)

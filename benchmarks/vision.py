@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from steadeq import GMRES, Broyden, Implicit, models
 from steadeq.models import MDEQClassifier
-from steadeq.nn import computed_once
+from steadeq.nn import cached_parameters
 
 HERE = Path(__file__).parent
 NUM_EVALS = 8
@@ -34,7 +34,7 @@ def run_steadeq(model: MDEQClassifier, x: Tensor) -> Tensor:
     memory = NUM_EVALS
     solver = Broyden(max_evals=NUM_EVALS, tol=0, memory=memory)
     adjoint = Implicit(GMRES(max_evals=NUM_EVALS, tol=0, memory=memory))
-    return model(x, solver=solver, adjoint=adjoint)[0]
+    return model(x, solver=solver, adjoint=adjoint)
 
 
 def make_peer() -> Callable[[MDEQClassifier, Tensor], Tensor]:
@@ -54,11 +54,11 @@ def make_peer() -> Callable[[MDEQClassifier, Tensor], Tensor]:
     )
 
     def run(model: MDEQClassifier, x: Tensor) -> Tensor:
-        z0, inputs = model.inject(x)
+        z0, inputs = model.encode(x)
         layer.train(model.training)
-        with computed_once(model.layer.cell):
+        with cached_parameters(model.layer.cell):
             states, _ = layer(lambda *z: model.layer.cell(z, *inputs), z0)
-        return model.read_out(states[-1])
+        return model.decode(states[-1])
 
     return run
 
@@ -90,7 +90,7 @@ def measure(name: str, batch_size: int) -> dict[str, dict[str, float]]:
     if peer_version() is not None:
         runs["torchdeq"] = (make_peer(), model)
     for label, preset in EXPLICIT.items():
-        runs[label] = (lambda network, images: network(images)[0], models.create(preset, stem="cifar"))
+        runs[label] = (lambda network, images: network(images), models.create(preset, stem="cifar"))
     results = {}
     for what in ("step", "inference"):
         contenders = {

@@ -30,14 +30,15 @@ def test_importing_the_package_does_not_import_torch():
 
 def test_a_star_import_gives_all_names_whatever_came_before():
     run(
-        "import steadeq._fixed_point, steadeq.jacobian.frobenius, steadeq.jacobian.spectrum, steadeq.models, steadeq.solvers\n"
+        "import steadeq._fixed_point, steadeq.jacobian.penalty, steadeq.jacobian.spectrum, steadeq.models\n"
+        "import steadeq.solvers, steadeq.lab.data\n"
         "import types\n"
         "from steadeq import *\n"
         "import steadeq\n"
         "assert isinstance(fixed_point, types.FunctionType) and fixed_point is steadeq.fixed_point\n"
         "assert all(name in globals() for name in steadeq.__all__)\n"
         "assert not any(isinstance(getattr(steadeq, name), types.ModuleType) for name in steadeq.__all__)\n"
-        "assert isinstance(steadeq.models, types.ModuleType) and isinstance(steadeq.lab.data, types.ModuleType)\n"
+        "assert isinstance(steadeq.models, types.ModuleType) and isinstance(steadeq.jacobian, types.ModuleType)\n"
     )
 
 
@@ -51,9 +52,11 @@ def test_every_public_name_resolves_and_is_listed(name):
 
 def test_modules_of_the_contract_are_attributes():
     assert steadeq.models.ToyDEQ
-    assert steadeq.lab.data.digits
     assert steadeq.nn.DEQ
-    assert {"models", "data", "nn", "__version__"} <= set(dir(steadeq))
+    assert steadeq.solvers.Rule
+    assert steadeq.adjoints.Problem
+    assert steadeq.jacobian.Probe
+    assert {"adjoints", "jacobian", "models", "nn", "solvers", "__version__"} <= set(dir(steadeq))
 
 
 def test_unknown_names_are_attribute_errors():

@@ -29,7 +29,7 @@ def fixed_point(
 
     Args:
         f: The map; returns a state structured like its first argument.
-        z0: Where to start: a floating-point tensor, or a nested tuple, list or dict of them; dim 0 is the batch.
+        z0: State to start from: a floating-point tensor, or a nested tuple, list or dict of them; dim 0 is the batch.
         *inputs: What f takes after the state, batched along dim 0: tensors, or nested tuples, lists, dicts and
             dataclasses of them. What the samples share belongs in a closure or in the module that f is.
         solver: How to find the fixed point.
@@ -37,7 +37,7 @@ def fixed_point(
             to attach the graph; the state itself is the same with and without gradients.
         compact: Whether finished samples leave the batch that f sees, so that work falls with them. By default they do
             if there are inputs to tell that samples are not tied to f otherwise, and at least 8 samples.
-        f_solve: A faster version of f with the same values, such as `torch.compile(f)`, for evaluations of which no
+        f_solve: A faster version of f with the same images, such as `torch.compile(f)`, for evaluations of which no
             gradient is taken.
 
     Returns:

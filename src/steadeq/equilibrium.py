@@ -20,7 +20,7 @@ class ConvergenceWarning(UserWarning):
 
 
 class RandomnessWarning(UserWarning):
-    """Issued when f gives other values for the same point, so that it has no fixed point to be found."""
+    """Issued when f maps the same point to another image each time, so that it has no fixed point to be found."""
 
 
 class Status(enum.IntEnum):
@@ -45,7 +45,7 @@ _MESSAGES = {
         "Jacobian so that fewer evaluations suffice."
     ),
     Status.NON_FINITE: (
-        "An evaluation returned a NaN or an infinity: the value is the best finite iterate before it; check the "
+        "An evaluation returned a NaN or an infinity: the state is the best finite iterate before it; check the "
         "inputs, lower the step (damping or mixing), normalize the cell's output, or regularize the Jacobian."
     ),
     Status.STAGNATED: (
@@ -73,7 +73,7 @@ class SolveStats:
     """(B,) relative residual ‖f(z) - z‖ / ‖f(z)‖ of the returned state; infinity where no evaluation was finite, NaN
     where nothing was measured."""
     num_evals: Tensor
-    """(B,) int64: evaluations of f spent on each sample."""
+    """(B,) int64: number of evaluations of f spent on each sample."""
     status: Tensor
     """(B,) int64 holding `Status` members."""
     trace: Tensor
@@ -118,8 +118,8 @@ class SolveStats:
 
         Args:
             batch_size: Number of samples.
-            num_evals: Evaluations spent on each.
-            like: A tensor whose device and dtype are taken.
+            num_evals: Number of evaluations spent on each sample.
+            like: Tensor whose device and dtype are taken.
         """
         residual = torch.full((batch_size,), float("nan"), device=like.device, dtype=like.dtype)
         return cls(

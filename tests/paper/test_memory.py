@@ -1,10 +1,23 @@
 import pytest
 import torch
+from paper.made_up import outcomes
 
-from steadeq.paper import memory
-from steadeq.paper.memory import ANDERSON, BROYDEN, GMRES_BACKWARD, PLAIN, TWIN, WHOLE, Subject, peak_bytes
+from steadeq.lab.tasks import Classification
 from steadeq.models import ConvDEQ
-from steadeq.lab.train import Classification
+from steadeq.paper import memory
+from steadeq.paper.memory import (
+    ANDERSON,
+    BROYDEN,
+    GMRES_BACKWARD,
+    MEMORY,
+    PLAIN,
+    UNROLLED,
+    WHOLE,
+    Peak,
+    Subject,
+    Summary,
+    peak_bytes,
+)
 
 CPU = torch.device("cpu")
 KB = 1024
@@ -61,42 +74,56 @@ def test_a_dozen_evaluations_cost_a_deq_nothing_and_a_deep_network_much():
         return many / few
 
     assert growth(PLAIN) == pytest.approx(1, abs=0.02)
-    assert growth(TWIN) > 2
+    assert growth(UNROLLED) > 2
     assert growth(WHOLE) > growth(BROYDEN) > growth(ANDERSON) > 1
 
 
 def test_a_row_has_all_peaks_of_a_solver_at_a_budget():
     rows = memory.measure("conv", subject(), CPU, budgets=(2,))
-    assert [row["solver"] for row in rows] == [*memory.SOLVERS, TWIN]
-    assert all(row["training_penalized"] > row["training"] > row["inference"] > row["state"] for row in rows)
+    assert [row.solver for row in rows] == [*memory.SOLVERS, UNROLLED]
+    assert all(row.training_penalized > row.training > row.inference > row.state for row in rows)
 
 
-def made_up(*, slope=10.0, gross=1.2, twin=100.0, loop=100.0):
-    """Return rows of a cell: what a twin takes at each depth, and a DEQ with two states an evaluation, or none."""
+def test_small_models_of_all_kinds_are_measured():
+    found = memory.subjects(CPU)
+    assert list(found) == ["convolution", "MDEQ", "Transformer"]
+    for one in found.values():
+        one.train(ANDERSON, 2, penalty=True)
+        one.infer(UNROLLED, 2)
+
+
+def made_up(*, slope=10.0, gross=1.2, unrolled=100.0, loop=100.0):
+    """Return peaks of a cell: unrolled to each depth, and of a DEQ with two states an evaluation, or none."""
     rows = []
+
+    def add(solver, budget, training, penalized, inference):
+        numbers = {"training": training, "training_penalized": penalized, "inference": inference}
+        rows.append(Peak(model="cell", solver=solver, budget=budget, **numbers, state=10))
+
     for budget in memory.BUDGETS:
         history = {PLAIN: 0, ANDERSON: 0, BROYDEN: 0, WHOLE: 20 * budget, GMRES_BACKWARD: 10 * budget}
         for solver, states in history.items():
             training = 300 + states + (slope - 10) * budget
-            values = {"training": training, "training_penalized": gross * training, "inference": loop + states}
-            rows.append({"model": "cell", "solver": solver, "budget": budget, **values, "state": 10})
-        values = {"training": twin * budget, "training_penalized": twin * budget, "inference": 100}
-        rows.append({"model": "cell", "solver": TWIN, "budget": budget, **values, "state": 10})
-    return rows
-
-
-def outcomes(**changes):
-    return [verdict.outcome == "holds" for verdict in memory.judge(made_up(**changes))]
+            add(solver, budget, training, gross * training, loop + states)
+        add(UNROLLED, budget, unrolled * budget, unrolled * budget, 100)
+    return Summary(device="cpu", rows=rows)
 
 
 def test_claims_are_judged_by_the_numbers():
-    assert outcomes() == [True] * 8
-    assert outcomes(slope=11) == [False, *[True] * 7]
-    assert outcomes(twin=30) == [True, True, True, False, True, True, True, True]
-    assert outcomes(gross=1.5) == [True, True, True, True, True, False, True, True]
-    assert outcomes(gross=2.5) == [True, True, True, True, False, False, True, True]
-    assert outcomes(loop=300) == [True, True, True, True, True, True, False, False]
+    def judged(**changes):
+        return outcomes(MEMORY, made_up(**changes))
+
+    assert judged() == [True] * 8
+    assert judged(slope=11) == [False, *[True] * 7]
+    assert judged(unrolled=30) == [True, True, True, False, True, True, True, True]
+    assert judged(gross=1.5) == [True, True, True, True, True, False, True, True]
+    assert judged(gross=2.5) == [True, True, True, True, False, False, True, True]
+    assert judged(loop=300) == [True, True, True, True, True, True, False, False]
 
 
 def test_the_table_has_a_line_for_each_cell_and_solver():
-    assert len(memory.table({"rows": made_up()}).splitlines()) == 2 + 6
+    assert len(MEMORY.table(made_up()).splitlines()) == 2 + 6
+
+
+def test_the_summary_is_read_as_it_was_written():
+    assert MEMORY.from_json(MEMORY.to_json(made_up())) == made_up()

@@ -1,34 +1,74 @@
-"""Numbers of several runs become means, and verdicts."""
+"""What is committed under results agrees with the claims, and the synthetic study is judged by its numbers."""
 
-import json
+import csv
+from pathlib import Path
 
 import pytest
+from paper.made_up import outcomes
 
-from steadeq.paper import figure5
-from steadeq.paper.results import spread
+from steadeq.lab.errors import InputError
+from steadeq.lab.runs import Spread, spread
+from steadeq.paper import RESULTS
+from steadeq.paper.figure5 import FIGURE5, GammaSummary
+from steadeq.paper.result import find_result
+from steadeq.paper.variant import Averages
+
+FOLDER = Path(__file__).parents[2] / "results"
 
 
 def test_the_spread_is_that_of_the_seeds():
-    assert spread([{"x": 1.0}, {"x": 2.0}, {"x": 6.0}], ["x"]) == {
-        "num_seeds": 3,
-        "x": 3.0,
-        "x_std": pytest.approx(7**0.5),
-    }
+    assert spread([1.0, 2.0, 6.0]) == Spread(mean=3.0, std=pytest.approx(7**0.5), count=3)
+
+
+def test_averages_are_read_as_they_were_written():
+    several = Averages(num_seeds=2, spreads={"a": Spread(mean=1.5, std=0.5, count=2)})
+    single = Averages(num_seeds=1, spreads={"a": Spread(mean=1.5, std=None, count=1)})
+    for row in (several, single):
+        assert Averages.from_json(row.to_json()) == row
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_claims_come_to_the_verdicts_that_are_published(name):
+    result = RESULTS[name]
+    summary, verdicts = result.read(FOLDER / name)
+    assert result.judge(summary) == verdicts
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_csv_file_has_the_numbers_of_the_summary(name, tmp_path):
+    summary, _ = RESULTS[name].read(FOLDER / name)
+    RESULTS[name].write_csv(summary, tmp_path / "summary.csv")
+    assert (FOLDER / name / "summary.csv").read_text() == (tmp_path / "summary.csv").read_text()
+    with (FOLDER / name / "summary.csv").open() as file:
+        assert list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_table_fits_on_a_page(name):
+    summary, _ = RESULTS[name].read(FOLDER / name)
+    assert all(line.count(" | ") <= 6 for line in RESULTS[name].table(summary).splitlines())
+
+
+def test_an_unknown_name_is_refused_with_a_suggestion():
+    with pytest.raises(InputError, match=r"no table or figure 'tabel1'\. Did you mean .*table1"):
+        find_result("tabel1", RESULTS)
 
 
 def test_claims_on_the_synthetic_study_are_judged_by_the_numbers():
     def row(gamma, mse, slope, picard, anderson):
         values = {"mse": mse, "slope": slope, "picard_evals": picard, "anderson_evals": anderson}
-        return {"gamma": gamma, **values, **{f"{name}_std": 0.0 for name in values}}
+        spreads = {name: Spread(mean=value, std=0.0, count=3) for name, value in values.items()}
+        return GammaSummary(gamma=gamma, num_seeds=3, spreads=spreads)
 
     good = [row(0, 0.003, 0.8, 20, 6), row(1, 0.004, 0.3, 7, 5)]
     bad = [row(0, 0.003, 0.3, 7, 5), row(1, 0.9, 0.8, 20, 6)]
-    assert {verdict.outcome for verdict in figure5.judge(good)} == {"holds"}
-    assert {verdict.outcome for verdict in figure5.judge(bad)} == {"does not hold"}
+    assert outcomes(FIGURE5, good) == [True] * 4
+    assert outcomes(FIGURE5, bad) == [False] * 4
 
 
-def test_runs_of_an_artefact_differ_in_what_they_are_about():
-    configs = figure5.configs("cpu")
+def test_runs_of_the_synthetic_study_differ_in_what_they_are_about():
+    configs = FIGURE5.runs("cpu")
     assert len(configs) == 12
-    assert {config.jacobian.weight for config in configs.values()} == {0, 1, 2, 4}
-    assert len({json.dumps([c.jacobian.weight, c.loop.seed]) for c in configs.values()}) == 12
+    assert {config.regularizer.weight for config in configs.values()} == {0, 1, 2, 4}
+    assert len({(config.regularizer.weight, config.loop.seed) for config in configs.values()}) == 12
+    assert list(configs)[:2] == ["synthetic-gamma0-seed0", "synthetic-gamma0-seed1"]

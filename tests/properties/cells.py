@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from steadeq import DEQ, Equilibrium
-from steadeq.models import ConvDEQ, Segment, TransformerCell, create
-from steadeq.models.monotone import MonotoneCell, MonotoneLinear
 from steadeq._internal.trees import leaves, map_leaves, rebuild
+from steadeq.models import ConvDEQ, TransformerCell, create
+from steadeq.models.monotone import MonotoneCell, MonotoneLinear
 
 BATCH = 3
 STAGES = ("fresh", "trained")
@@ -26,13 +26,13 @@ PRECISIONS = ("float64", "float32", "autocast", "bfloat16")
 
 
 class Bare(nn.Module):
-    """A cell by itself: its input is injected as it is."""
+    """A cell by itself: its input is encoded as it is."""
 
     def __init__(self, cell: nn.Module) -> None:
         super().__init__()
         self.layer = DEQ(cell)
 
-    def inject(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    def encode(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         return torch.zeros_like(x), (x,)
 
 
@@ -70,19 +70,19 @@ class Attention(nn.Module):
 
 
 def _text(**options: Any) -> tuple[nn.Module, Any]:
-    """The preset for laptops at a quarter of its width, on words that follow others."""
-    model = create("deq-transformer/wt2-cpu", num_words=60, features=32, hidden_features=64, cutoffs=(20,), **options)
+    """The preset for laptops at a quarter of its width, on tokens that follow others."""
+    model = create("deq-transformer/wt2-cpu", vocab_size=60, features=32, hidden_features=64, cutoffs=(20,), **options)
     states, injected = torch.randn(BATCH, 5, 32), 0.5 * torch.randn(BATCH, 5, 96)
-    return model, Segment(torch.randint(60, (BATCH, 6)), (states, injected))
+    return model, (torch.randint(60, (BATCH, 6)), (states, injected))
 
 
 def _monotone(splitting: str) -> tuple[nn.Module, Any]:
-    return Bare(MonotoneCell(MonotoneLinear(features=80, m=0.5), splitting=splitting)), torch.randn(BATCH, 80)
+    return Bare(MonotoneCell(MonotoneLinear(features=80, m=0.5), splitting=splitting)), (torch.randn(BATCH, 80),)
 
 
 def _attention(norm: str) -> tuple[nn.Module, Any]:
     cell = Attention(features=16, num_heads=2, hidden_features=32, norm=norm)
-    return Bare(cell), torch.randn(BATCH, 7, 16)
+    return Bare(cell), (torch.randn(BATCH, 7, 16),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class Kind:
     """A kind of cell."""
 
     make: Callable[[], tuple[nn.Module, Any]]
-    """Returns the model around the cell, and a batch."""
+    """Returns the model around the cell, and what it encodes."""
     rate: float = 1e-2
     """Of training."""
     precisions: tuple[str, ...] = PRECISIONS
@@ -102,17 +102,19 @@ class Kind:
 
 
 KINDS = {
-    "toy": Kind(make=lambda: (create("toy"), torch.randn(BATCH, 1)), difficulty="a Krylov space of one dimension"),
-    "mlp": Kind(make=lambda: (Bare(SkipMLP(96)), torch.randn(BATCH, 96)), difficulty="a skip connection"),
+    "toy": Kind(make=lambda: (create("toy"), (torch.randn(BATCH, 1),)), difficulty="a Krylov space of one dimension"),
+    "mlp": Kind(make=lambda: (Bare(SkipMLP(96)), (torch.randn(BATCH, 96),)), difficulty="a skip connection"),
     "damped": Kind(
-        make=lambda: (Bare(Damped(128)), torch.randn(BATCH, 128)), rate=0.1, difficulty="J = 0.8 I + something smaller"
+        make=lambda: (Bare(Damped(128)), (torch.randn(BATCH, 128),)),
+        rate=0.1,
+        difficulty="J = 0.8 I + something smaller",
     ),
     "conv": Kind(
-        make=lambda: (ConvDEQ(channels=4, hidden=8, groups=2), torch.randn(BATCH, 1, 6, 6)),
+        make=lambda: (ConvDEQ(channels=4, hidden=8, groups=2), (torch.randn(BATCH, 1, 6, 6),)),
         difficulty="no skip connection: images have little along the basis",
     ),
     "mdeq": Kind(
-        make=lambda: (create("mdeq/cifar10-cpu", channels=(8, 16)), torch.randn(BATCH, 3, 8, 8)),
+        make=lambda: (create("mdeq/cifar10-cpu", channels=(8, 16)), (torch.randn(BATCH, 3, 8, 8),)),
         difficulty="a state of two tensors",
     ),
     # The inverse of a matrix is not there in bfloat16.
@@ -205,7 +207,7 @@ def case(name: str, stage: str, precision: str = "float64") -> Case:
     dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
     model = copy.deepcopy(model).to(dtype)
     with torch.no_grad():
-        z0, inputs = model.inject(cast(x, dtype))
+        z0, inputs = model.encode(*cast(x, dtype))
     f = model.layer.cell
     near = unflatten(_equilibrium(name, stage), z0)
     return Case(name=name, stage=stage, precision=precision, f=f, z0=z0, inputs=inputs, near=near)
@@ -276,11 +278,11 @@ def _model(name: str, stage: str) -> tuple[nn.Module, Any]:
 
 def _train(model: nn.Module, x: Any, rate: float, num_steps: int = 20, depth: int = 6) -> None:
     """Fit the state after some repetitions to random targets."""
-    z, _ = model.inject(x)
+    z, _ = model.encode(*x)
     target = torch.randn(flatten(z).shape)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for _ in range(num_steps):
-        z, inputs = model.inject(x)
+        z, inputs = model.encode(*x)
         for _ in range(depth):
             z = model.layer.cell(z, *inputs)
         loss = (flatten(z, torch.float32) - target).square().mean()
@@ -295,7 +297,7 @@ def _equilibrium(name: str, stage: str) -> Tensor:
     model, x = _model(name, stage)
     model = copy.deepcopy(model).double()
     with torch.no_grad():
-        z0, inputs = model.inject(cast(x, torch.float64))
+        z0, inputs = model.encode(*cast(x, torch.float64))
     start = Case(name=name, stage=stage, precision="float64", f=model.layer.cell, z0=z0, inputs=inputs, near=z0)
     z = flatten(z0)
     for _ in range(40):

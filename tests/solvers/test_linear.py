@@ -203,7 +203,7 @@ class TestLimitsOfGMRES:
             assert (stats.num_evals >= last).all()
             last = stats.num_evals
 
-    @pytest.mark.parametrize("radius", [0.9, 0.99, 0.999])
+    @pytest.mark.parametrize("radius", [0.9, 0.99])
     def test_what_is_just_within_the_tolerance_has_converged(self, radius):
         # Where u is a hundred times as long as b, rounding adds a few percent of such a residual.
         for seed in range(20):

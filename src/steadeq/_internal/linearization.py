@@ -163,8 +163,8 @@ def _refuse_missing_derivatives(product: Tensor) -> None:
                 "An operation inside of f has no second derivative, which the Jacobian penalty, operator_norm and the "
                 "second derivative of a fixed point need; if it is scaled_dot_product_attention, wrap it in "
                 "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) or write attention by hand, and if "
-                "it is a torch.autograd.Function of yours, make its backward differentiable. The value of the penalty "
-                "alone can be had under torch.no_grad()."
+                "it is a torch.autograd.Function of yours, make its backward differentiable. The penalty "
+                "without its gradient can be had under torch.no_grad()."
             )
         following = {node for node, _ in node.next_functions} - seen
         seen |= following

@@ -1,9 +1,9 @@
 """Whether f is a function: the same image whenever it is evaluated at the same point.
 
 Dropout with a new mask at every call, or noise of any kind, leaves nothing to converge to. The residual that the solver
-found at its value is compared with that of the evaluation which attaches the graph there, and only if they differ is f
-evaluated once more. Batch norm in training mode is a function, but of the batch and not of a sample; it is looked for
-by its name.
+found at its last state is compared with that of the evaluation which attaches the graph there, and only if they differ
+is f evaluated once more. Batch norm in training mode is a function, but of the batch and not of a sample; it is looked
+for by its name.
 """
 
 from __future__ import annotations
@@ -18,27 +18,25 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from .linearization import Linearization
 from ..equilibrium import RandomnessWarning
+from .linearization import Linearization
 
 
 @torch.no_grad()
-def warn_if_random(
-    cell: Callable[..., Any], point: Linearization, start: Tensor, value: Tensor, residual: Tensor
-) -> None:
+def warn_if_random(cell: Callable[..., Any], point: Linearization, start: Tensor, z: Tensor, residual: Tensor) -> None:
     """Warn if f is random between evaluations, or has batch norm in training mode.
 
     Args:
         cell: The map as the caller has it, whose modules can be named.
-        point: f evaluated at the value, with its graph.
-        start: (B, D) where the solver started.
-        value: (B, D) what it found.
-        residual: (B,) its relative residual, as the solver saw it.
+        point: f evaluated at the state that was found, with its graph.
+        start: (B, D) state at which the solver started.
+        z: (B, D) state that it found.
+        residual: (B,) relative residual of that state, as the solver saw it.
     """
     norms = _in_training(cell, _BatchNorm)
     if norms:
         _warn(f"The cell has batch norm in training mode ({norms}), which ties the samples of a batch together")
-    if _differs(point, start, value, residual):
+    if _differs(point, start, z, residual):
         dropouts = _in_training(cell, _DropoutNd)
         where = f" ({dropouts} in training mode)" if dropouts else ""
         _warn(f"f is random between evaluations{where}, so that there is no fixed point to find")
@@ -46,7 +44,7 @@ def warn_if_random(
 
 def _warn(what: str) -> None:
     warnings.warn(
-        f"{what}, and the gradient is not that of the value. Draw a dropout mask once and pass it as an input; keep "
+        f"{what}, and the gradient is not that of the state. Draw a dropout mask once and pass it as an input; keep "
         "batch norm out of the cell or in eval mode, as in training mode it also updates its statistics at every "
         "evaluation.",
         RandomnessWarning,
@@ -54,10 +52,10 @@ def _warn(what: str) -> None:
     )
 
 
-def _differs(point: Linearization, start: Tensor, value: Tensor, residual: Tensor) -> bool:
+def _differs(point: Linearization, start: Tensor, z: Tensor, residual: Tensor) -> bool:
     image = point.fz.detach()
     norm = torch.linalg.vector_norm(image, dim=1)
-    change = (torch.linalg.vector_norm(image - value, dim=1) - residual * norm).abs()
+    change = (torch.linalg.vector_norm(image - z, dim=1) - residual * norm).abs()
     # Where the equilibrium is zero, what is left of the start counts, as residuals are relative to that.
     size = torch.maximum(norm, torch.linalg.vector_norm(start, dim=1))
     # Compaction and compiled code round otherwise, by a few eps of the image. The root of eps is far above that and,

@@ -1,6 +1,6 @@
-"""How the value of a solve becomes part of the graph of f.
+"""How the state that a solve finds becomes part of the graph of f.
 
-f is evaluated once at the value z*, with its graph, and one node is put between that graph and the result. The node's
+f is evaluated once at the state z*, with its graph, and one node is put between that graph and the result. The node's
 backward turns the incoming gradient g into the u that the graph of f carries on to parameters, inputs and whatever f
 closes over. Nothing is kept on modules and no tensor hooks are used, so a layer may occur many times in a graph,
 backward may run many times, and other passes through the cell (such as the double backward of the Jacobian penalty)
@@ -16,40 +16,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._internal.linearization import Linearization
 from .._internal.autocast import without_autocast
-from ..equilibrium import BackwardRecord, SolveStats
+from .._internal.linearization import Linearization
 from .._internal.trees import Layout, leaves, map_leaves
+from ..equilibrium import BackwardRecord, SolveStats
 
 Product = Callable[[Tensor], Tensor]
 
 
 def attach(
     point: Linearization,
-    value: Tensor,
+    z: Tensor,
     *,
     cotangent: Callable[[Product, Tensor], tuple[Tensor, SolveStats]],
     record: BackwardRecord,
     refusal: str | None = None,
 ) -> Tensor:
-    """Return the value with a gradient.
+    """Return the state with a gradient.
 
     Args:
-        point: The map f, under whatever autocast it needs, evaluated at the value.
-        value: (B, D) fixed point of f, without a graph.
-        cotangent: Maps products with Jᵀ and the gradient g at the value to the cotangent u of f, and how it was found.
+        point: The map f, under whatever autocast it needs, evaluated at the state.
+        z: (B, D) fixed point of f, without a graph.
+        cotangent: Maps products with Jᵀ and the gradient g at the state to the cotangent u of f, and how it was found.
         record: Where the stats of each backward pass go.
-        refusal: Why there is no second derivative, if u is not the solution of u = Jᵀu + g.
+        refusal: Why there is no second derivative, if u does not solve u = Jᵀu + g.
 
     Returns:
-        The value, part of a graph if f depends on anything that requires a gradient.
+        The state, part of a graph if f depends on anything that requires a gradient.
     """
     point.check_graph()
     sources = _Sources(point)
     if not sources.exist:
-        return value
+        return z
     attachment = _Attachment(cotangent=cotangent, record=record, refusal=refusal, point=point, sources=sources)
-    return _Attach.apply(value, point.fz, attachment, *sources.tensors)  # pyright: ignore[reportReturnType]
+    return _Attach.apply(z, point.fz, attachment, *sources.tensors)  # pyright: ignore[reportReturnType]
 
 
 class _Sources:
@@ -113,11 +113,11 @@ class _Attachment:
             u, self.record.stats = self.cotangent(self.point.vjp, g.detach())
         return u
 
-    def differentiable_gradients(self, value: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
+    def differentiable_gradients(self, z: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the sources as part of a graph, for a second derivative.
 
-        f is evaluated once more, now at the value as part of its graph, since J and the derivatives of f depend on it.
-        A gate keeps the first derivative from passing beyond the value, as u accounts for that path already, and beyond
+        f is evaluated once more, now at the state as part of its graph, since J and the derivatives of f depend on it.
+        A gate keeps the first derivative from passing beyond the state, as u accounts for that path already, and beyond
         the inputs, as what lies there gets its share from theirs. The adjoint system is itself a fixed-point problem in
         u, and is attached in the same way.
         """
@@ -133,7 +133,7 @@ class _Attachment:
         gate = _Gate()
         gated = {id(tensor): gate.apply(tensor) for tensor in self.sources.computed_inputs}
         inputs = map_leaves(lambda leaf: gated.get(id(leaf), leaf), self.point.inputs)
-        point = Linearization(self.point.f, gate.apply(value), inputs, self.point.layout)
+        point = Linearization(self.point.f, gate.apply(z), inputs, self.point.layout)
         u = self.solve(g)
         u = attach(
             Linearization(lambda u: point.vjp(u, create_graph=True) + g, u, (), Layout(u)),
@@ -149,26 +149,26 @@ class _Attachment:
 
 
 class _Attach(torch.autograd.Function):
-    """Passes the value through; its backward hands u to the graph of f."""
+    """Passes the state through; its backward hands u to the graph of f."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, fz: Tensor, attachment: _Attachment, *sources: Tensor) -> Tensor:
+    def forward(ctx: Any, z: Tensor, fz: Tensor, attachment: _Attachment, *sources: Tensor) -> Tensor:
         ctx.attachment = attachment
         ctx.set_materialize_grads(False)
-        value = value.view_as(value)
-        ctx.save_for_backward(value)
-        return value
+        z = z.view_as(z)
+        ctx.save_for_backward(z)
+        return z
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         attachment: _Attachment = ctx.attachment
-        (value,), (g,) = ctx.saved_tensors, gradients
+        (z,), (g,) = ctx.saved_tensors, gradients
         nothing = (None,) * len(attachment.sources.tensors)
         if g is None:
             return None, None, None, *nothing
         with without_autocast(attachment.point.layout):
             if torch.is_grad_enabled():
-                return None, None, None, *attachment.differentiable_gradients(value, g)
+                return None, None, None, *attachment.differentiable_gradients(z, g)
             return None, attachment.solve(g), None, *nothing
 
 
@@ -177,9 +177,9 @@ class _Gate:
 
     is_open = False
 
-    def apply(self, value: Tensor) -> Tensor:
-        """Return the value, seen through the gate."""
-        through: Any = _PassGate.apply(value, self)
+    def apply(self, tensor: Tensor) -> Tensor:
+        """Return a tensor, seen through the gate."""
+        through: Any = _PassGate.apply(tensor, self)
         return through
 
 
@@ -187,9 +187,9 @@ class _PassGate(torch.autograd.Function):
     """The identity, whose gradient passes only while the gate is open."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, gate: _Gate) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, gate: _Gate) -> Tensor:
         ctx.gate = gate
-        return value.view_as(value)
+        return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

@@ -125,9 +125,9 @@ def warn_if_short(which: str, solver: AbstractLinearSolver, stats: SolveStats) -
     Warnings have no numbers in them and one place in the code, so that Python's default filter shows each once.
 
     Args:
-        which: "forward" or "backward".
-        solver: Who solved.
-        stats: How it went.
+        which: Name of the pass, "forward" or "backward".
+        solver: Solver of the pass.
+        stats: Stats of the solve.
     """
     if solver.tol == 0:
         return

@@ -23,7 +23,5 @@ class Unrolled(AbstractAdjoint):
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
         """Solve while autograd records."""
         f = problem.f if torch.is_grad_enabled() else problem.f_solve
-        z, stats, _ = solve(
-            f, problem.z0, problem.inputs, solver=problem.solver, layout=problem.layout, compact=False
-        )
+        z, stats, _ = solve(f, problem.z0, problem.inputs, solver=problem.solver, layout=problem.layout, compact=False)
         return z, stats, BackwardRecord()

@@ -209,9 +209,9 @@ class ClosedLoop(AbstractSchedule):
     """
 
     target: float = 1e-2
-    """Value to hold, of the relative residual at the training budget or of the spectral radius."""
+    """The relative residual at the training budget, or the spectral radius, that is to be held."""
     measure: Literal["residual", "spectral_radius"] = "residual"
-    """Which of the two is observed."""
+    """Which of the two is measured and held."""
     rate: float = 0.05
     """How fast the base weight moves."""
     gain: float = 4.0

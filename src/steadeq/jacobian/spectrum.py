@@ -23,11 +23,11 @@ from ._products import Estimate, Probes, ScaledJacobian, linearize
 Method = Literal["arnoldi", "power", "rayleigh"]
 
 _SAFETY = 3
-"""By which a residual times an estimated condition number is multiplied: the estimate is random."""
+"""Factor on a residual times an estimated condition number, as the estimate is random."""
 _UNKNOWN = 0.25
-"""In norms of J: the error of a radius from which on nothing is known."""
+"""Error of a radius, in norms of J, from which on nothing is known."""
 _MISS = 0.05
-"""How often the error of an operator norm may be too small."""
+"""Share of random starts for which the error of an operator norm may be too small."""
 
 
 @outside_of_graphs
@@ -59,7 +59,7 @@ def spectral_radius(
 
     Args:
         eq: What `fixed_point` or `layer.solve` returned, or `Equilibrium.at(f, z, *inputs)`.
-        method: See above.
+        method: Way to estimate it; see above.
         max_products: The most vector-Jacobian products to spend ("power" and "rayleigh" spend them all).
         tol: Relative error at which "arnoldi" stops.
         memory: Dimension of the Krylov space at which "arnoldi" restarts with the dominant half of its Ritz vectors;

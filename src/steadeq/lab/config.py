@@ -147,7 +147,7 @@ class TrainConfig:
     """How equilibria are found; networks without one do not use it."""
     eval_solver: AbstractSolver | None = None
     """How equilibria are found in evaluation; as in training if not given."""
-    budget: RandomBudget = RandomBudget()  # noqa: RUF009 (frozen)
+    budget: RandomBudget = RandomBudget()
     """Random changes of the solver's budget in training."""
     adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=12, tol=1e-4))  # noqa: RUF009 (frozen)
     """How equilibria are differentiated."""

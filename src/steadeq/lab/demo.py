@@ -64,9 +64,7 @@ def comparisons(seed: int = 0, num_epochs: int | None = None) -> list[Comparison
 
     def build(name: str) -> TrainConfig:
         config = get(name).build()
-        return replace(
-            config, loop=replace(config.loop, seed=seed, num_epochs=num_epochs or config.loop.num_epochs)
-        )
+        return replace(config, loop=replace(config.loop, seed=seed, num_epochs=num_epochs or config.loop.num_epochs))
 
     return [
         Comparison(

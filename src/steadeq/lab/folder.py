@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 
 from .. import __version__
+from .checkpoint import CheckpointFolder
 from .config import TrainConfig
 from .errors import InputError
-from .runs import Session, sessions_from_json, sessions_to_json
-from .serialization import config_from_json, config_to_json
-from .checkpoint import CheckpointFolder
 from .files import write_atomically
+from .runs import Session, read_config, sessions_from_json, sessions_to_json
+from .serialization import config_to_json
 
 
 class RunFolder:
@@ -79,13 +79,7 @@ class RunFolder:
         Raises:
             InputError: It is damaged, or needs the recipe.
         """
-        path = self.path / "config.json"
-        try:
-            return config_from_json(path.read_text(), recipe=recipe)
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-        except ValueError as error:
-            raise InputError(f"{path} cannot be used: {error}") from error
+        return read_config(self.path, recipe=recipe)
 
     def checkpoints(self, *, keep: int = 2) -> CheckpointFolder:
         """Return the run's checkpoints."""

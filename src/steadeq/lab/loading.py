@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..nn import DEQ
 from .config import TrainConfig
 from .errors import InputError
-from .seeds import derive_seed
 from .folder import RunFolder
+from .seeds import derive_seed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,8 +74,8 @@ def build_model(config: TrainConfig) -> nn.Module:
         model = config.model.build()
     except (ArithmeticError, RuntimeError, ValueError) as error:
         raise InputError(f"The model cannot be built: {str(error).splitlines()[0]}") from error
-    layer: Any = getattr(model, "layer", None)
-    if layer is not None:
+    layer = getattr(model, "layer", None)
+    if isinstance(layer, DEQ):
         layer.solver, layer.adjoint = config.evaluation_solver, config.adjoint
         layer.compile_cell = config.loop.compile
         if config.loop.compile:

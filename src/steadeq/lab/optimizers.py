@@ -77,9 +77,7 @@ class Adam(AbstractOptimizer):
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimizer."""
-        return torch.optim.Adam(
-            parameters, lr=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas
-        )
+        return torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +86,7 @@ class AdamW(Adam):
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimizer."""
-        return torch.optim.AdamW(
-            parameters, lr=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas
-        )
+        return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas)
 
 
 @dataclass(frozen=True, kw_only=True)

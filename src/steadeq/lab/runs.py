@@ -10,14 +10,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Literal, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -32,7 +33,6 @@ Array = NDArray[np.float64]
 Split = Literal["validation", "test"]
 Event = Literal["train", "evaluation"]
 """Which lines of metrics.jsonl: those of training, or those of evaluations on validation data."""
-Clock = Literal["seconds", "cpu_seconds"]
 
 _T = TypeVar("_T")
 
@@ -143,7 +143,7 @@ class Session:
 
 def sessions_to_json(sessions: Sequence[Session]) -> str:
     """Return the text of environment.json."""
-    return _dump([_shallow(session) for session in sessions])
+    return _dump([asdict(session) for session in sessions])
 
 
 def sessions_from_json(text: str) -> tuple[Session, ...]:
@@ -152,7 +152,8 @@ def sessions_from_json(text: str) -> tuple[Session, ...]:
     Raises:
         ValueError: The text is no list in JSON.
     """
-    return tuple(_session(entry) for entry in _parse(text, list) if isinstance(entry, dict))
+    entries = _convert(json.loads(text), tuple[Session | None, ...])
+    return tuple(entry for entry in entries if entry is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +201,7 @@ class Evaluation:
     """What times are given for: a sample, or a token of a text."""
     memory_mb: float | None = None
     """Peak memory of the process that evaluated, or of its GPU."""
-    rows: tuple[EvaluationRow, ...] = ()
+    rows: tuple[EvaluationRow, ...]
     """One for each budget."""
 
     def row(self, max_evals: int) -> EvaluationRow | None:
@@ -209,11 +210,11 @@ class Evaluation:
 
     def to_json(self) -> str:
         """Return the text of evaluation.json; numbers that are not finite become null."""
-        return _dump({**_shallow(self), "rows": [self._columns(row) for row in self.rows]})
+        return _dump(asdict(self) | {"rows": self._rows()})
 
     def to_csv(self) -> str:
         """Return the rows as CSV, without the columns that no row has."""
-        rows = [self._columns(row) for row in self.rows]
+        rows = self._rows()
         columns = [name for name in rows[0] if any(row[name] is not None for row in rows)] if rows else []
         table = io.StringIO()
         writer = csv.DictWriter(table, fieldnames=columns, extrasaction="ignore", lineterminator="\n")
@@ -228,20 +229,11 @@ class Evaluation:
         Raises:
             ValueError: The text is something else.
         """
-        content = _parse(text, dict)
-        metric = _require(content, "metric", str)
-        return cls(
-            split=_split(content),
-            step=_require(content, "step", int),
-            metric=metric,
-            higher_is_better=_require(content, "higher_is_better", bool),
-            unit=_require(content, "unit", str),
-            memory_mb=_finite(content.get("memory_mb")),
-            rows=tuple(_evaluation_row(row, metric) for row in _require(content, "rows", list)),
-        )
+        return _convert(json.loads(text), cls)
 
-    def _columns(self, row: EvaluationRow) -> dict[str, float | None]:
-        return {self.metric if name == "score" else name: value for name, value in _shallow(row).items()}
+    def _rows(self) -> list[dict[str, float | None]]:
+        """Return the rows with the score under the name of the metric."""
+        return [{self.metric if name == "score" else name: v for name, v in asdict(row).items()} for row in self.rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +277,7 @@ class Diagnosis:
 
     def to_json(self) -> str:
         """Return the text of diagnosis.json; numbers that are not finite become null."""
-        return _dump(_shallow(self))
+        return _dump(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Diagnosis:
@@ -294,30 +286,7 @@ class Diagnosis:
         Raises:
             ValueError: The text is something else.
         """
-        content = _parse(text, dict)
-
-        def numbers(name: str) -> tuple[float | None, ...]:
-            return tuple(map(_finite, _require(content, name, list)))
-
-        return cls(
-            step=_require(content, "step", int),
-            split=_split(content),
-            num_samples=_require(content, "num_samples", int),
-            dim=_require(content, "dim", int),
-            tol=_require(content, "tol", float),
-            max_evals=_require(content, "max_evals", int),
-            converged=_require(content, "converged", float),
-            spectral_radius=numbers("spectral_radius"),
-            spectral_radius_errors=numbers("spectral_radius_errors"),
-            spectral_radius_rayleigh=numbers("spectral_radius_rayleigh"),
-            operator_norm=numbers("operator_norm"),
-            operator_norm_errors=numbers("operator_norm_errors"),
-            jacobian_norm=numbers("jacobian_norm"),
-            residual_mean=numbers("residual_mean"),
-            residual_low=numbers("residual_low"),
-            residual_high=numbers("residual_high"),
-            num_evals=tuple(int(value) for value in numbers("num_evals") if value is not None),
-        )
+        return _convert(json.loads(text), cls)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -351,36 +320,36 @@ class RunRecord:
 
     @classmethod
     def read(cls, path: Path, recipe: str | None = None) -> RunRecord:
-        """Read a run's folder.
-
-        Args:
-            path: The folder.
-            recipe: The recipe of the run, if its classes are not part of this package; see `config_from_json`.
-
-        Raises:
-            InputError: It is not a run's folder, or its config is damaged or needs the recipe.
-        """
+        """Read a run's folder; arguments and errors are those of `read_config`."""
         config = read_config(path, recipe=recipe)
         problems: list[str] = []
-        lines = list(_read_lines(path / "metrics.jsonl", problems))
+
+        def load(name: str, parse: Callable[[str], _T]) -> _T | None:
+            try:
+                return parse((path / name).read_text(encoding="utf-8", errors="replace"))
+            except FileNotFoundError:
+                return None
+            except (OSError, ValueError):
+                problems.append(f"{name} cannot be read.")
+                return None
+
+        lines = load("metrics.jsonl", lambda text: _parse_lines(text, problems)) or []
         events = [line["event"] for line in lines]
         metric = config.data.task.metric
-
-        def select(event: Event) -> Iterator[Mapping[str, Any]]:
-            return (line for line in lines if line["event"] == event)
-
         return cls(
             path=path,
             config=config,
             step=max((line["step"] for line in lines), default=0),
-            training=tuple(_line(TrainLine, line, metric) for line in select("train")),
-            validations=tuple(_line(ValidationLine, line, metric) for line in select("evaluation")),
+            training=tuple(_convert(line, TrainLine, metric) for line in lines if line["event"] == "train"),
+            validations=tuple(
+                _convert(line, ValidationLine, metric) for line in lines if line["event"] == "evaluation"
+            ),
             num_skipped=events.count("skipped"),
             has_diverged=events[-1:] == ["diverged"],
             is_finished="finished" in events,
-            sessions=_read(path / "environment.json", sessions_from_json, problems) or (),
-            evaluation=_read(path / "evaluation.json", Evaluation.from_json, problems),
-            diagnosis=_read(path / "diagnosis.json", Diagnosis.from_json, problems),
+            sessions=load("environment.json", sessions_from_json) or (),
+            evaluation=load("evaluation.json", Evaluation.from_json),
+            diagnosis=load("diagnosis.json", Diagnosis.from_json),
             problems=tuple(problems),
         )
 
@@ -451,12 +420,7 @@ class RunRecord:
     # What was measured
 
     def series(self, event: Event, name: str) -> tuple[Array, Array]:
-        """Return the steps and values of what was recorded; lines without a finite value are left out.
-
-        Args:
-            event: Which lines.
-            name: Which field of `TrainLine` or `ValidationLine`.
-        """
+        """Return the steps and values of a field of the lines; lines without a finite value are left out."""
         lines = self.training if event == "train" else self.validations
         pairs = [(line.step, value) for line in lines if (value := getattr(line, name)) is not None]
         table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
@@ -469,7 +433,7 @@ class RunRecord:
         return sum(value * count for _, count, value in covered) / num_steps if num_steps else None
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> Literal["seconds", "cpu_seconds"]:
         """Which of the recorded times tells how long steps took.
 
         Where one thread of a CPU did all the work it is the time of the processor, as other programs on the same
@@ -553,123 +517,74 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     return Spread(mean=mean(known), std=stdev(known) if len(known) > 1 else None, count=len(known))
 
 
-# Reading files
+# JSON
 
 
-def _read(file: Path, parse: Callable[[str], _T], problems: list[str]) -> _T | None:
-    if not file.is_file():
-        return None
-    try:
-        return parse(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        problems.append(f"{file.name} cannot be read.")
-        return None
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    """What every line of metrics.jsonl has."""
+
+    event: str
+    step: int
 
 
-def _read_lines(file: Path, problems: list[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the lines of metrics.jsonl that have an event and a step."""
-    if not file.is_file():
-        return
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    except OSError:
-        problems.append(f"{file.name} cannot be read.")
-        return
+def _parse_lines(text: str, problems: list[str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
     num_damaged = 0
-    for line in lines:
+    for line in text.splitlines(keepends=True):
         try:
-            content = _parse(line, dict)
-            _require(content, "event", str)
-            _require(content, "step", int)
+            content = json.loads(line)
+            _convert(content, _Header)
+            found.append(content)
         except ValueError:
             # A crash may cut the last line short, which loses nothing that was not about to be repeated.
             num_damaged += line.endswith("\n")
-            continue
-        yield content
     if num_damaged:
-        problems.append(f"{file.name} has {num_damaged} line{'s' if num_damaged > 1 else ''} that cannot be read.")
+        problems.append(f"metrics.jsonl has {num_damaged} line{'s' if num_damaged > 1 else ''} that cannot be read.")
+    return found
 
 
-_Line = TypeVar("_Line", TrainLine, ValidationLine)
+def _convert(value: Any, hint: Any, metric: str = "score") -> Any:
+    """Return a value of JSON as what a type asks for, which may be one of the records above.
+
+    What may be None is None where its value does not fit, and numbers are finite.
+
+    Args:
+        value: The value.
+        hint: The type.
+        metric: Name under which a record's `score` is stored, unless the value names it itself.
+
+    Raises:
+        ValueError: The value does not fit.
+    """
+    arguments = get_args(hint)
+    if get_origin(hint) is UnionType:
+        try:
+            return _convert(value, arguments[0], metric)
+        except ValueError:
+            return None
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_convert(item, arguments[0], metric) for item in value)
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
+        keys = {name: metric if name == "score" else name for name in _hints(hint)}
+        metric = str(value.get("metric", metric))
+        known = {name: _convert(value[key], _hints(hint)[name], metric) for name, key in keys.items() if key in value}
+        try:
+            return hint(**known)
+        except TypeError as error:
+            raise ValueError(f"{hint.__name__} is incomplete: {error}.") from error
+    # JSON has integers of any size.
+    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
+        return float(value)
+    if value in arguments or (type(value) is hint and hint is not float):
+        return value
+    raise ValueError(f"{value!r} is no {hint}.")
 
 
-def _line(kind: type[_Line], content: Mapping[str, Any], metric: str) -> _Line:
-    names = [field.name for field in fields(kind) if field.name != "step"]
-    values = {name: _finite(content.get(metric if name == "score" else name)) for name in names}
-    return kind(step=content["step"], **values)
-
-
-def _session(content: Mapping[str, Any]) -> Session:
-    texts = ("started", "steadeq", "torch", "python", "system", "device")
-    counts = ("processors", "threads", "processes")
-    arguments = content.get("arguments")
-    return Session(
-        **{name: value for name in texts if isinstance(value := content.get(name), str)},
-        **{name: value for name in counts if _is_a(value := content.get(name), int)},
-        arguments=tuple(map(str, arguments)) if isinstance(arguments, list) else (),
-    )
-
-
-def _evaluation_row(content: Any, metric: str) -> EvaluationRow:
-    if not isinstance(content, dict):
-        raise ValueError("A row is no object.")
-    names = [field.name for field in fields(EvaluationRow) if field.name != "max_evals"]
-    values = {name: _finite(content.get(metric if name == "score" else name)) for name in names}
-    return EvaluationRow(max_evals=_require(content, "max_evals", int), **values)
-
-
-def _split(content: Mapping[str, Any]) -> Split:
-    split = _require(content, "split", str)
-    if split not in ("validation", "test"):
-        raise ValueError(f"split is {split!r}.")
-    return split
-
-
-def _parse(text: str, kind: type[_T]) -> _T:
-    content = json.loads(text)
-    if not isinstance(content, kind):
-        raise ValueError(f"The text holds no {kind.__name__}.")
-    return content
-
-
-def _require(content: Mapping[str, Any], name: str, kind: type[_T]) -> _T:
-    value: Any = content.get(name)
-    if kind is float and _is_a(value, int):
-        value = float(value)
-    if not _is_a(value, kind):
-        raise ValueError(f"{name} is {value!r}.")
-    return value
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def _finite(value: Any) -> float | None:
-    """Return a number as a float, and None for whatever is not a finite number."""
-    if not _is_a(value, int) and not _is_a(value, float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:  # JSON has integers of any size
-        return None
-    return number if math.isfinite(number) else None
-
-
-# Writing files
-
-
-def _shallow(record: Any) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+_hints = cache(get_type_hints)
 
 
 def _dump(content: Any) -> str:
-    return json.dumps(_without_non_finite(content), indent=1, allow_nan=False) + "\n"
-
-
-def _without_non_finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _without_non_finite(content) for name, content in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_non_finite(content) for content in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    # Written once with NaN and Infinity, which JSON does not have, and read again with null in their place.
+    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
+    return json.dumps(finite, indent=1) + "\n"

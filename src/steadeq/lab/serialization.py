@@ -47,13 +47,16 @@ def config_from_json(text: str, *, recipe: str | None = None) -> TrainConfig:
     Raises:
         InputError: The text is damaged, or names classes of a recipe that was not named here.
     """
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"it is no JSON: {error}.") from error
     if recipe is not None:
         load_recipe(recipe)
-    return from_dict(content, recipe=recipe)
+    try:
+        return from_dict(json.loads(text), recipe=recipe)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"it is no JSON: {error}.") from error
+    except RecursionError as error:
+        raise InputError("it is nested too deeply.") from error
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -119,9 +122,7 @@ def convert(value: Any, hint: Any, where: str, *, recipe: str | None = None) -> 
                 return tuple(convert(v, a, where, recipe=recipe) for v, a in zip(value, each, strict=True))
     elif is_section(hint):
         return from_dict(value, hint, where, recipe=recipe)
-    elif hint is float and value in ("inf", "-inf"):
-        return float(value)
-    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+    elif (hint is float and value in ("inf", "-inf")) or (hint is float and isinstance(value, (int, float)) and not isinstance(value, bool)):
         return float(value)
     elif hint is Path and isinstance(value, str):
         return Path(value)
@@ -147,7 +148,7 @@ def build(kind: type[T], values: dict[str, Any], where: str) -> T:
     except (ValueError, TypeError) as error:
         message = str(error)
         # Checks of a class begin with the name of a field.
-        is_field = any(message.startswith(f"{name} ") for name in values)
+        is_field = any(message.startswith(f"{field.name} ") for field in _fields(kind))
         raise InputError(f"{_join(where, message)}" if is_field else message) from error
 
 

@@ -79,9 +79,9 @@ class DEQ(nn.Module):
 
         Args:
             *inputs: What the cell takes after the state, batched along dim 0.
-            z0: Where to start, instead of what `init` returns.
-            solver: Instead of the layer's own, for this call: another budget or tolerance.
-            adjoint: Instead of the layer's own, for this call.
+            z0: State to start from, instead of what `init` returns.
+            solver: Solver for this call instead of the layer's own, such as one with another budget or tolerance.
+            adjoint: Adjoint for this call instead of the layer's own.
         """
         return self.solve(*inputs, z0=z0, solver=solver, adjoint=adjoint).z
 
@@ -97,9 +97,9 @@ class DEQ(nn.Module):
 
         Args:
             *inputs: What the cell takes after the state, batched along dim 0.
-            z0: Where to start, instead of what `init` returns.
-            solver: Instead of the layer's own, for this call: another budget or tolerance.
-            adjoint: Instead of the layer's own, for this call.
+            z0: State to start from, instead of what `init` returns.
+            solver: Solver for this call instead of the layer's own, such as one with another budget or tolerance.
+            adjoint: Adjoint for this call instead of the layer's own.
         """
         return fixed_point(
             self.cell,

@@ -6,38 +6,34 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from ..lab.cli.. import recipes
-from ..lab.errors import InputError
-from ..lab.cli import ARTEFACTS
-from .result import Artefact, find_artefact
-from ..lab.runner.completion import run_state
-from ..lab.runner.pool import complete_runs
-from ..lab.recipes.registry import Scale
-from ..lab.train import Run, TrainConfig
-from ..lab.train.display import choose_display
-from ..lab.train.serialization import differences
-from ..lab.cli.arguments import parse
+from ..lab import recipes
+from ..lab.cli.arguments import parse, positional
 from ..lab.cli.table import print_table
+from ..lab.config import TrainConfig
+from ..lab.errors import InputError
+from ..lab.recipes.registry import Scale
+from ..lab.runner import complete_runs, run_state
+from ..lab.serialization import command_line
+from ..lab.train.display import choose_display
+from . import RESULTS
+from .result import HARDWARE, find_result
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What `reproduce` takes."""
+    """Arguments of `reproduce`."""
 
-    name: Annotated[str | None, tyro.conf.Positional] = None
+    name: str | None = positional(default=None)
     """A table or figure of the paper, or all; without one, those that are there are listed."""
     scale: Scale = "cpu"
-    """cpu trains small models here; paper says how to train the paper's, and draws from their runs."""
+    """Size of the models: cpu trains small ones here; paper prints how to train the paper's, and draws their runs."""
     runs: Path = Path("runs/reproduce")
-    """Where runs go; finished ones are reused, interrupted ones go on."""
+    """Folder of the runs; finished ones are reused, interrupted ones go on."""
     out: Path = Path("results")
-    """Where figures and numbers go, in a folder of the artefact's name."""
+    """Folder of figures and numbers, with a folder for each table or figure."""
     jobs: int = 2
-    """Runs at a time."""
+    """Number of runs that are trained at a time."""
     dry_run: bool = False
     """Only say what would be run."""
 
@@ -46,51 +42,59 @@ def run(arguments: Sequence[str]) -> int:
     """Reproduce a table or figure of the paper."""
     given = parse(Arguments, arguments, command="reproduce", summary="Reproduce a table or figure of the paper.")
     if given.name is None:
-        rows = [
-            [a.name, a.data.get(given.scale, "-"), a.duration.get(given.scale, "-"), a.claim]
-            for a in ARTEFACTS.values()
-        ]
-        print_table(["name", "data", "time", "claim"], rows)
+        _print_results(given.scale)
         return 0
     if given.jobs < 1:
         raise InputError(f"--jobs is {given.jobs}; it must be at least 1.")
-    chosen = list(ARTEFACTS.values()) if given.name == "all" else [find_artefact(given.name, ARTEFACTS)]
     if given.name == "all":
-        chosen = [artefact for artefact in chosen if given.scale in artefact.data]
-    for artefact in chosen:
-        if given.scale not in artefact.data:
-            raise InputError(f"{artefact.name} is the same at every scale; leave out --scale.")
-    configs = {name: config for artefact in chosen for name, config in artefact.runs(given.scale).items()}
+        chosen = [result for result in RESULTS.values() if given.scale in result.scales]
+    else:
+        chosen = [find_result(given.name, RESULTS)]
+        if given.scale not in chosen[0].scales:
+            raise InputError(f"{given.name} is the same at every scale; leave out --scale.")
+    configs = {name: config for result in chosen for name, config in result.runs(given.scale).items()}
+    states = {name: run_state(given.runs / name, config) for name, config in configs.items()}
     if given.dry_run:
-        rows = [[name, config.recipe, run_state(given.runs / name, config)] for name, config in configs.items()]
-        print_table(["run", "recipe", "state"], rows)
+        print_table(["run", "recipe", "state"], [[name, configs[name].recipe, states[name]] for name in configs])
         return 0
-    if given.scale == "paper":
-        missing = {n: c for n, c in configs.items() if run_state(given.runs / n, c) not in ("finished", "diverged")}
+    if not HARDWARE[given.scale].is_here:
+        missing = {name: configs[name] for name in configs if states[name] not in ("finished", "diverged")}
         if missing:
-            _print_commands(missing, given.runs)
+            print(
+                "Train these on your GPUs, in any order; --resume continues one that was stopped. Then run this "
+                "command again."
+            )
+            for command in commands(missing, given.runs):
+                print(shlex.join(["torchrun", "--nproc-per-node", "4", "-m", "steadeq", "train", *command]))
             return 0
-    folders = {given.runs / name: config for name, config in configs.items()}
-    finished = dict(zip(configs, complete_runs(folders, num_jobs=given.jobs, display=choose_display()), strict=True))
-    for artefact in chosen:
-        _produce(artefact, finished, given)
+    folders = {name: given.runs / name for name in configs}
+    complete_runs({folders[n]: c for n, c in configs.items()}, num_jobs=given.jobs, display=choose_display())
+    for result in chosen:
+        verdicts = result.produce(
+            {n: folders[n] for n in result.runs(given.scale)}, given.out / result.name, given.scale
+        )
+        print_table(["claim", "verdict", "numbers"], [[v.claim, v.outcome, v.evidence] for v in verdicts])
+        print(f"Written to {given.out / result.name}.")
     return 0
 
 
-def _produce(artefact: Artefact, finished: Mapping[str, Run], given: Arguments) -> None:
-    folder = given.out / artefact.name
-    runs = {name: finished[name] for name in artefact.runs(given.scale)}
-    verdicts = artefact.produce(runs, folder, given.scale)
-    print_table(["claim", "verdict", "numbers"], [[v.claim, v.outcome, v.evidence] for v in verdicts])
-    print(f"Written to {folder}.")
+def commands(configs: Mapping[str, TrainConfig], folder: Path) -> list[list[str]]:
+    """Return the arguments of `steadeq train` for each run.
+
+    Args:
+        configs: What to train, by the name of the run.
+        folder: Where the folders of the runs go.
+    """
+    return [
+        [config.recipe, *command_line(config, recipes.get(config.recipe).build()), "--out", str(folder / name)]
+        for name, config in configs.items()
+    ]
 
 
-def _print_commands(configs: Mapping[str, TrainConfig], folder: Path) -> None:
-    print(
-        "Train these on your GPUs, in any order; --resume continues one that was stopped. Then run this command again."
-    )
-    for name, config in configs.items():
-        line = ["torchrun", "--nproc-per-node", "4", "-m", "steadeq", "train", config.recipe]
-        for option, _, value in differences(recipes.get(config.recipe).build(), config):
-            line += [f"--{option.replace('_', '-')}", str(value)]
-        print(shlex.join([*line, "--out", str(folder / name)]))
+def _print_results(scale: Scale) -> None:
+    rows = []
+    for result in RESULTS.values():
+        is_there = scale in result.scales
+        data, duration = (result.data(scale), result.duration(scale)) if is_there else ("-", "-")
+        rows.append([result.name, data, duration, result.statement])
+    print_table(["name", "data", "time", "what it shows"], rows)

@@ -13,8 +13,8 @@ from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
 from ..lab.report import RunGroup, save_png
 from ..lab.runs import RunRecord
-from .result import PaperResult
-from .tables import Column, variant_table, write_averages, write_csv
+from .result import PaperResult, write_csv
+from .tables import Column, variant_table
 from .variant import Measures, Summary, Variant, VariantSummary, duration, evaluate, measure, plan
 
 
@@ -22,9 +22,10 @@ from .variant import Measures, Summary, Variant, VariantSummary, duration, evalu
 class Comparison(PaperResult[Summary]):
     """A table or figure that compares variants."""
 
+    rows_key = "variants"
     variants: Callable[[Scale], Sequence[Variant]]
     """What is compared at a scale."""
-    figures: Callable[[Sequence[RunGroup]], Mapping[str, Figure | None]]
+    figures: Callable[[Sequence[RunGroup]], Mapping[str, Figure | None]] = lambda _: {}
     """Draws the runs of the variants; None where they recorded nothing to draw."""
     columns: Sequence[Column] = ()
     """Columns of the table beside the name and the budget of a variant."""
@@ -38,10 +39,6 @@ class Comparison(PaperResult[Summary]):
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
         """Return the runs of all variants."""
         return plan(self.variants(scale))
-
-    def data(self, scale: Scale) -> str:
-        """Return the names of the data sets of all runs."""
-        return ", ".join(dict.fromkeys(config.data.name for config in self.runs(scale).values()))
 
     def duration(self, scale: Scale) -> str:
         """Return how long all runs take."""
@@ -66,10 +63,6 @@ class Comparison(PaperResult[Summary]):
     def table(self, summary: Summary) -> str:
         """Return the columns of the page."""
         return variant_table(summary.values(), self.columns, nfe_beside_paper=self.nfe_beside_paper)
-
-    def write_csv(self, summary: Summary, folder: Path) -> None:
-        """Write all measures of all variants to summary.csv."""
-        write_averages(folder / "summary.csv", summary.values())
 
     def _collect(
         self, variants: Sequence[Variant], runs: Mapping[str, Path], folder: Path

@@ -2,171 +2,191 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..lab import data
 from ..lab import recipes
-from ..models import ToyDEQ
+from ..lab.config import TrainConfig
+from ..lab.data import AbstractDataset
+from ..lab.data.synthetic import NOISE, RADIUS, Synthetic, target
+from ..lab.loading import load_trained
 from ..lab.recipes.registry import Scale
 from ..lab.report import gamma_figure, save_png, synthetic_figure
+from ..lab.train import Process
+from ..models import ToyDEQ
 from ..solvers import Anderson, Picard
-from ..lab.train import Run, TrainConfig
-from ..lab.train.loading import load_model
-from .result import Artefact, Verdict
-from .drawing import write_summary
-from .results import spread, tabulate, write_rows
+from .result import Claim, PaperResult, write_csv
+from .tables import Column, markdown_table
+from .variant import SEEDS, Averages
 
 GAMMAS = (0.0, 1.0, 2.0, 4.0)
-SEEDS = (0, 1, 2)
 MAX_EVALS = 100
-_MEASURES = ("mse", "mse_converged", "slope", "slope_max", "picard_evals", "anderson_evals")
 
 
-def configs(scale: Scale) -> dict[str, TrainConfig]:
-    """Return a run for each gamma and seed; the data, and both scales, are the same for all."""
-    base = recipes.get("synthetic").build()
-    return {
-        f"synthetic-gamma{gamma:g}-seed{seed}": replace(
-            base, jacobian=replace(base.jacobian, weight=gamma), loop=replace(base.loop, seed=seed)
-        )
-        for gamma in GAMMAS
-        for seed in SEEDS
-    }
+@dataclass(frozen=True, kw_only=True)
+class FitMeasures:
+    """What is measured of a trained model on validation data; evaluations are those to a residual of 0.001."""
+
+    mse: float
+    """Mean squared error with the budget of the run."""
+    mse_converged: float
+    slope: float
+    """Mean of |df/dz| at the equilibria."""
+    slope_max: float
+    picard_evals: float
+    anderson_evals: float
 
 
-def produce(runs: Mapping[str, Run], folder: Path, scale: Scale) -> list[Verdict]:
-    """Draw the figure, write its numbers, and judge the claims.
+@dataclass(frozen=True, kw_only=True)
+class GammaSummary(Averages):
+    """What is known of the models that were trained with one gamma: everything in `FitMeasures`."""
 
-    Args:
-        runs: Finished runs, by name.
-        folder: Where figures and numbers go.
-        scale: Of the runs.
-    """
-    models: dict[float, list[ToyDEQ]] = {gamma: [] for gamma in GAMMAS}
-    rows: list[dict[str, Any]] = []
-    splits = data.synthetic.generate()
-    for run in runs.values():
-        model, config, _ = load_model(run)
-        assert isinstance(model, ToyDEQ)
-        models[config.jacobian.weight].append(model)
-        budget = config.forward.evaluation_budget
-        rows.append({"gamma": config.jacobian.weight, "seed": config.loop.seed, **measure(model, splits, budget)})
-    folder.mkdir(parents=True, exist_ok=True)
-    first = {f"γ = {gamma:g}": members[0] for gamma, members in models.items()}
-    validation = splits.validation
-    figure = synthetic_figure(first, data.synthetic.target, data=validation.everything())
-    save_png(figure, folder / "surfaces.png", dpi=90)
-    save_png(gamma_figure(models, validation.everything()[0]), folder / "evaluations.png", dpi=110)
-    write_rows(folder / "runs.csv", rows)
-    summary = summarize(rows)
-    verdicts = judge(summary)
-    write_summary(folder, verdicts, noise_floor=data.synthetic.NOISE**2, gammas=summary)
-    return verdicts
+    gamma: float
+
+
+Summary = Sequence[GammaSummary]
 
 
 @torch.no_grad()
-def measure(model: ToyDEQ, splits: data.Splits, budget: int) -> dict[str, float]:
-    """Return what is compared, on the validation split.
+def measure(model: ToyDEQ, x: Tensor, y: Tensor, *, budget: int) -> FitMeasures:
+    """Return what is measured of a trained model.
 
     Args:
-        model: A trained model.
-        splits: The data.
+        model: The model.
+        x: (N, 1) inputs, on the device of the model.
+        y: (N, 1) targets.
         budget: Evaluations of the run's own solver.
     """
-    x, y = splits.validation.everything()
-    at_budget = model(x, solver=Anderson(max_evals=budget, tol=1e-3))[0]
-    converged = model(x, solver=Anderson(max_evals=MAX_EVALS, tol=1e-6))[0]
-    slope = _slopes(model, converged, x)
-    picard = model(x, solver=Picard(max_evals=MAX_EVALS, tol=1e-3))[1]
-    anderson = model(x, solver=Anderson(max_evals=MAX_EVALS, tol=1e-3))[1]
-    return {
-        "mse": float((at_budget - y).square().mean()),
-        "mse_converged": float((converged - y).square().mean()),
-        "slope": float(slope.abs().mean()),
-        "slope_max": float(slope.abs().max()),
-        "picard_evals": float(picard.num_evals.double().mean()),
-        "anderson_evals": float(anderson.num_evals.double().mean()),
-    }
-
-
-def _slopes(model: ToyDEQ, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return df/dz, the whole Jacobian of a scalar map."""
+    converged = model(x, solver=Anderson(max_evals=MAX_EVALS, tol=1e-6))
     with torch.enable_grad():
-        z = z.detach().requires_grad_()
-        return torch.autograd.grad(model.layer.cell(z, x).sum(), z)[0]
+        # The whole Jacobian, as the map is scalar.
+        z = converged.detach().requires_grad_()
+        slope = torch.autograd.grad(model.layer.cell(z, x).sum(), z)[0].abs()
+
+    def num_evals(solver: Anderson | Picard) -> float:
+        stats = model.solve(x, solver=solver)[1].stats
+        assert stats is not None
+        return float(stats.num_evals.double().mean())
+
+    return FitMeasures(
+        mse=float((model(x, solver=Anderson(max_evals=budget, tol=1e-3)) - y).square().mean()),
+        mse_converged=float((converged - y).square().mean()),
+        slope=float(slope.mean()),
+        slope_max=float(slope.max()),
+        picard_evals=num_evals(Picard(max_evals=MAX_EVALS, tol=1e-3)),
+        anderson_evals=num_evals(Anderson(max_evals=MAX_EVALS, tol=1e-3)),
+    )
 
 
-def summarize(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """Return mean and standard deviation over seeds, for each gamma."""
-    return [{"gamma": gamma, **spread([r for r in rows if r["gamma"] == gamma], _MEASURES)} for gamma in GAMMAS]
+@dataclass(frozen=True, kw_only=True)
+class _Figure5(PaperResult[Summary]):
+    rows_key = "gammas"
+
+    def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
+        """Return a run for each gamma and seed, the same at all scales."""
+        base = recipes.get("synthetic").build()
+        return {
+            f"synthetic-gamma{gamma:g}-seed{seed}": replace(
+                base, regularizer=replace(base.regularizer, weight=gamma), loop=replace(base.loop, seed=seed)
+            )
+            for gamma in GAMMAS
+            for seed in SEEDS
+        }
+
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
+        """Measure all models, and draw surfaces and evaluations."""
+        device = Process.alone().device
+        models: dict[float, list[ToyDEQ]] = {gamma: [] for gamma in GAMMAS}
+        measured: dict[float, list[FitMeasures]] = {gamma: [] for gamma in GAMMAS}
+        rows = []
+        validation = Synthetic().load().validation
+        assert isinstance(validation, AbstractDataset)
+        x, y = validation.all()
+        for path in runs.values():
+            trained = load_trained(path, device=device)
+            model, config = trained.model, trained.config
+            assert isinstance(model, ToyDEQ)
+            found = measure(model, x.to(device), y.to(device), budget=config.evaluation_solver.max_evals)
+            gamma = config.regularizer.weight
+            measured[gamma].append(found)
+            models[gamma].append(model.cpu())
+            rows.append({"gamma": gamma, "seed": config.loop.seed, **asdict(found)})
+        write_csv(folder / "runs.csv", rows)
+        first = {f"γ = {gamma:g}": members[0] for gamma, members in models.items()}
+        save_png(synthetic_figure(first, target, data=(x, y)), folder / "surfaces.png", dpi=90)
+        save_png(gamma_figure(models, x), folder / "evaluations.png", dpi=110)
+        return [GammaSummary.over(found, gamma=gamma) for gamma, found in measured.items()]
+
+    def to_json(self, summary: Summary) -> dict[str, Any]:
+        """Return what is written to summary.json."""
+        return {"noise_floor": NOISE**2, "gammas": [row.to_json() for row in summary]}
+
+    def from_json(self, content: Mapping[str, Any]) -> Summary:
+        """Return what was read from summary.json."""
+        return [GammaSummary.from_json(row) for row in content["gammas"]]
+
+    def table(self, summary: Summary) -> str:
+        """Return a row for each gamma."""
+        rows = [[f"{row.gamma:g}", *(column.show(row) for column in _COLUMNS)] for row in summary]
+        return markdown_table(["γ", *(column.title for column in _COLUMNS)], rows)
 
 
-def judge(summary: list[dict[str, float]]) -> list[Verdict]:
-    """Hold the paper's claims against the numbers."""
-    floor = data.synthetic.NOISE**2
-    # The variance of the target over the inputs, which a constant would leave.
-    scale = float(data.synthetic.target(torch.linspace(-1, 1, 1001) * data.synthetic.RADIUS).var())
-
-    def listed(name: str, digits: str) -> str:
-        cells = (f"{entry[name]:{digits}} ± {entry[f'{name}_std']:{digits}}" for entry in summary)
-        gammas = ", ".join(f"{entry['gamma']:g}" for entry in summary)
-        return f"gamma {gammas}: {', '.join(cells)}"
-
-    def falls(name: str) -> bool:
-        return all(after[name] < before[name] for before, after in pairwise(summary))
-
-    worst = max(entry["mse"] for entry in summary)
-    return [
-        Verdict.of(
-            "every gamma fits the target (unexplained variance, noise aside, below 1%)",
-            (worst - floor) / scale < 0.01,
-            f"validation MSE, {listed('mse', '.4f')}; noise floor {floor:g}, variance of the target {scale:.2f}",
-        ),
-        Verdict.of(
-            "a larger gamma gives a flatter surface at the equilibrium",
-            falls("slope"),
-            f"mean |df/dz|, {listed('slope', '.3f')}",
-        ),
-        Verdict.of(
-            "a larger gamma needs fewer evaluations of plain iteration",
-            falls("picard_evals"),
-            listed("picard_evals", ".1f"),
-        ),
-        Verdict.of(
-            "a larger gamma needs fewer evaluations of Anderson",
-            falls("anderson_evals"),
-            listed("anderson_evals", ".2f"),
-        ),
-    ]
+_COLUMNS = (
+    Column(title="validation MSE at 6 evaluations", measure="mse", digits=".4f"),
+    Column(title="mean slope of f", measure="slope", digits=".3f"),
+    Column(title="evaluations of plain iteration", measure="picard_evals", digits=".1f"),
+    Column(title="evaluations of Anderson", measure="anderson_evals", digits=".2f"),
+)
 
 
-def table(content: Mapping[str, Any]) -> str:
-    """Return the numbers of `summary.json` as a table in Markdown."""
-    columns = {
-        "validation MSE at 6 evaluations": ("mse", ".4f"),
-        "mean slope of f": ("slope", ".3f"),
-        "evaluations of plain iteration": ("picard_evals", ".1f"),
-        "evaluations of Anderson": ("anderson_evals", ".2f"),
-    }
-    rows = [
-        [f"{entry['gamma']:g}", *(f"{entry[n]:{d}} ± {entry[f'{n}_std']:{d}}" for n, d in columns.values())]
-        for entry in content["gammas"]
-    ]
-    return tabulate(["γ", *columns], rows)
+def _target_variance() -> float:
+    """Return the variance of the target over the inputs, which a constant would leave."""
+    return float(target(torch.linspace(-1, 1, 1001) * RADIUS).var())
 
 
-FIGURE5 = Artefact(
+def _listed(summary: Summary, name: str, digits: str) -> str:
+    gammas = ", ".join(f"{row.gamma:g}" for row in summary)
+    return f"gamma {gammas}: {', '.join(row.show(name, digits=digits) for row in summary)}"
+
+
+def _falls(summary: Summary, name: str) -> bool:
+    return all(after.mean(name) < before.mean(name) for before, after in pairwise(summary))
+
+
+FIGURE5 = _Figure5(
     name="fig5",
-    claim="all gammas fit the target; larger ones flatten f and need fewer evaluations",
-    data={"cpu": "synthetic", "paper": "synthetic"},
-    duration={"cpu": "3 min", "paper": "3 min"},
-    runs=configs,
-    produce=produce,
-    tabulate=table,
+    title="Figure 5: synthetic study",
+    statement="all gammas fit the target; larger ones flatten f and need fewer evaluations",
+    takes="3 min",
+    claims=(
+        Claim(
+            "every gamma fits the target (unexplained variance, noise aside, below 1%)",
+            holds=lambda s: (max(row.mean("mse") for row in s) - NOISE**2) / _target_variance() < 0.01,
+            evidence=lambda s: (
+                f"validation MSE, {_listed(s, 'mse', '.4f')}; noise floor {NOISE**2:g}, variance of the target "
+                f"{_target_variance():.2f}"
+            ),
+        ),
+        Claim(
+            "a larger gamma gives a flatter surface at the equilibrium",
+            holds=lambda s: _falls(s, "slope"),
+            evidence=lambda s: f"mean |df/dz|, {_listed(s, 'slope', '.3f')}",
+        ),
+        Claim(
+            "a larger gamma needs fewer evaluations of plain iteration",
+            holds=lambda s: _falls(s, "picard_evals"),
+            evidence=lambda s: _listed(s, "picard_evals", ".1f"),
+        ),
+        Claim(
+            "a larger gamma needs fewer evaluations of Anderson",
+            holds=lambda s: _falls(s, "anderson_evals"),
+            evidence=lambda s: _listed(s, "anderson_evals", ".2f"),
+        ),
+    ),
 )

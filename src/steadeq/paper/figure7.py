@@ -2,70 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from matplotlib.figure import Figure
-
-from ..lab.report import RunGroup
 from ..lab.report.curves import power_method_figure
-from .result import Verdict
-from .variant import find
-from .study import Summary, compare
-from .table import Column, show
-from .wikitext import DATA, POST, POST_JR, SMALL_BUDGET, entries_of
+from .comparison import Comparison
+from .language import POST, POST_JR, SMALL_BUDGET, language_models
+from .result import Claim
+from .tables import Column
+from .variant import VariantSummary
 
-_NAMES = (POST, SMALL_BUDGET, POST_JR)
-
-
-def draw(groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
-    """Return the figures by their names."""
-    return {
-        "spectral_radius": power_method_figure(groups),
-    }
+_RADIUS = Column(title="spectral radius", measure="spectral_radius", digits=".2f")
 
 
-def judge(summary: Summary) -> list[Verdict]:
-    """Hold the paper's claims against the numbers."""
-    plain, small, regularized = (find(summary, name) for name in _NAMES)
-
-    def radii(*rows: Mapping[str, Any]) -> str:
-        return " against ".join(show(row, "spectral_radius", digits=".2f") for row in rows)
-
-    return [
-        Verdict.of(
-            "the regularized model has the smallest spectral radius",
-            regularized["spectral_radius"] < min(plain["spectral_radius"], small["spectral_radius"]),
-            f"{radii(regularized, plain)} at the generous budget and "
-            f"{show(small, 'spectral_radius', digits='.2f')} at the small one",
-        ),
-        Verdict.of(
-            "without regularization, the small budget ends with a larger radius than the generous one",
-            small["spectral_radius"] > plain["spectral_radius"],
-            radii(small, plain),
-        ),
-        Verdict.of(
-            "without regularization the radius is above 1, and with it below",
-            regularized["spectral_radius"] < 1 < plain["spectral_radius"],
-            radii(regularized, plain),
-        ),
-    ]
+def _radius(row: VariantSummary) -> float:
+    return row.mean("spectral_radius")
 
 
-_COLUMNS = (
-    Column(title="spectral radius (Arnoldi)", measure="spectral_radius", digits=".2f"),
-    Column(title="by the paper's power method", measure="spectral_radius_rayleigh", digits=".2f"),
-    Column(title="‖J‖²_F / d", measure="jacobian_norm", digits=".3f"),
-    Column(title="residual, last tenth", measure="train_residual", digits=".1g"),
-)
-
-FIGURE7 = compare(
+FIGURE7 = Comparison(
     name="fig7",
-    claim="regularization constrains the spectral radius; training with few evaluations lets it explode",
-    data=DATA,
-    duration={"cpu": "30 min", "paper": "weeks on 4 GPUs"},
-    entries=entries_of(*_NAMES),
-    figures=draw,
-    judge=judge,
-    columns=_COLUMNS,
+    title="Figure 7: spectral radius",
+    statement="regularization constrains the spectral radius; training with few evaluations lets it explode",
+    variants=language_models(POST, SMALL_BUDGET, POST_JR),
+    figures=lambda groups: {"spectral_radius": power_method_figure(groups)},
+    claims=(
+        Claim(
+            "the regularized model has the smallest spectral radius",
+            holds=lambda s: _radius(s[POST_JR]) < min(_radius(s[POST]), _radius(s[SMALL_BUDGET])),
+            evidence=lambda s: (
+                f"{_RADIUS.against(s[POST_JR], s[POST])} with the large budget and {_RADIUS.show(s[SMALL_BUDGET])} "
+                "with the small one"
+            ),
+        ),
+        _RADIUS.claim(
+            "without regularization, training with the small budget ends with a larger radius than with the large one",
+            SMALL_BUDGET,
+            POST,
+            lambda small, large: small > large,
+        ),
+        _RADIUS.claim(
+            "without regularization the radius is above 1, and with it below",
+            POST_JR,
+            POST,
+            lambda regularized, plain: regularized < 1 < plain,
+        ),
+    ),
+    columns=(
+        _RADIUS,
+        Column(title="by the paper's power method", measure="spectral_radius_rayleigh", digits=".2f"),
+        Column(title="‖J‖²_F / d", measure="jacobian_norm", digits=".3f"),
+        Column(title="residual, last tenth", measure="train_residual", digits=".1g"),
+    ),
 )

@@ -2,58 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from matplotlib.figure import Figure
-
-from ..lab.report import RunGroup
 from ..lab.report.curves import evals_figure, residual_figure, score_figure
-from .result import Verdict
-from .variant import find
-from .study import Summary, compare
-from .table import Column, show
-from .wikitext import DATA, POST, POST_JR, WEIGHT_DECAY, entries_of
-
-_NAMES = (POST, WEIGHT_DECAY, POST_JR)
+from .comparison import Comparison
+from .language import POST, POST_JR, WEIGHT_DECAY, language_models
+from .result import Claim
+from .tables import Column
+from .variant import Summary
 
 
-def draw(groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
-    """Return the figures by their names."""
-    return {
+def _evals(summary: Summary, name: str) -> str:
+    return summary[name].show("train_evals", digits=".1f")
+
+
+FIGURE8 = Comparison(
+    name="fig8",
+    title="Figure 8: weight decay",
+    statement="weight decay does not stabilize the forward solves",
+    variants=language_models(POST, WEIGHT_DECAY, POST_JR),
+    figures=lambda groups: {
         "forward_residual": residual_figure(groups),
         "forward_evaluations": evals_figure(groups),
         "perplexity": score_figure(groups),
-    }
-
-
-def judge(summary: Summary) -> list[Verdict]:
-    """Hold the paper's claim against the numbers."""
-    plain, decayed, regularized = (find(summary, name) for name in _NAMES)
-    evals = {name: show(find(summary, name), "train_evals", digits=".1f") for name in _NAMES}
-    return [
-        Verdict.of(
+    },
+    claims=(
+        Claim(
             "weight decay saves less than a tenth of the evaluations, and the penalty more than a third",
-            decayed["train_evals"] > 0.9 * plain["train_evals"]
-            and regularized["train_evals"] < plain["train_evals"] * 2 / 3,
-            f"{evals[WEIGHT_DECAY]} with weight decay, {evals[POST_JR]} with the penalty, {evals[POST]} with neither",
-        )
-    ]
-
-
-_COLUMNS = (
-    Column(title="perplexity", measure="score", digits=".1f"),
-    Column(title="evaluations, last tenth", measure="train_evals", digits=".1f"),
-    Column(title="residual, last tenth", measure="train_residual", digits=".1g"),
-    Column(title="spectral radius", measure="spectral_radius", digits=".2g"),
-)
-
-FIGURE8 = compare(
-    name="fig8",
-    claim="weight decay does not stabilize the forward solves",
-    data=DATA,
-    duration={"cpu": "35 min", "paper": "weeks on 4 GPUs"},
-    entries=entries_of(*_NAMES),
-    figures=draw,
-    judge=judge,
-    columns=_COLUMNS,
+            holds=lambda s: (
+                s[WEIGHT_DECAY].mean("train_evals") > 0.9 * s[POST].mean("train_evals")
+                and s[POST_JR].mean("train_evals") < s[POST].mean("train_evals") * 2 / 3
+            ),
+            evidence=lambda s: (
+                f"{_evals(s, WEIGHT_DECAY)} with weight decay, {_evals(s, POST_JR)} with the penalty, "
+                f"{_evals(s, POST)} with neither"
+            ),
+        ),
+    ),
+    columns=(
+        Column(title="perplexity", measure="score", digits=".1f"),
+        Column(title="evaluations, last tenth", measure="train_evals", digits=".1f"),
+        Column(title="residual, last tenth", measure="train_residual", digits=".1g"),
+        Column(title="spectral radius", measure="spectral_radius", digits=".2g"),
+    ),
 )

@@ -1,4 +1,4 @@
-"""What a trained model costs on a CPU: the memory of a training step, and the time of inference."""
+"""What a trained model costs: the memory of a training step, and the time of inference."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +16,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..lab.data import AbstractDataset
 from ..equilibrium import ConvergenceWarning
-from ..lab.train import Run
-from ..lab.train.loading import load_model
-from ..lab.train.step import Objective, Plan
+from ..lab.data import MapDataset, read_samples
+from ..lab.loading import load_trained
+from ..lab.train import Process
+from ..lab.train.adapter import ModelAdapter
+from ..lab.train.step import StepSettings, TrainStep
 
 BATCH_SIZE = 64
-"""Of both measurements."""
+"""Number of samples of both measurements."""
 _NUM_REPEATS = 5
 
 
@@ -90,49 +92,56 @@ def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
     return live.peak
 
 
-def step_memory(run: Run) -> float:
-    """Return the MB of tensors that a training step makes at most at a time, with the penalty if the run has one."""
-    model, config, _ = load_model(run)
-    x, y = _first(config.data.load().train)
-    regularizer = replace(config.jacobian, probability=1.0).build(1, 1, config.loop.seed)
-    plan = Plan(
+def step_memory(path: Path) -> float:
+    """Return the MB of tensors that a training step makes at most at a time, with the penalty if the run has one.
+
+    Args:
+        path: The folder of a finished run.
+    """
+    device = Process.alone().device
+    trained = load_trained(path, device=device)
+    config = trained.config
+    x, y = (tensor.to(device) for tensor in _first(config.data.load().train))
+    regularizer = replace(config.regularizer, probability=1.0)
+    settings = StepSettings(
         step=config.warmup.num_steps,
-        solver=config.forward.build(config.forward.max_evals),
-        adjoint=config.backward.build(),
-        regularizer=regularizer,
+        solver=config.solver,
+        adjoint=config.adjoint,
+        regularizer=regularizer.for_run(num_steps=1, steps_per_epoch=1, seed=config.loop.seed),
     )
-    objective = Objective(model.train(), config.data.task)
+    step = TrainStep(trained.model.train(), config.data.task)
     with warnings.catch_warnings():
         # It is about memory, not about the gradient.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return peak_bytes(lambda: objective(x, y, plan).loss.backward(), x.device) / 2**20
+        return peak_bytes(lambda: step(x, y, settings).loss.backward(), device) / 2**20
 
 
 @torch.no_grad()
-def inference_seconds(run: Run, *, max_evals: int) -> float:
-    """Return the time that an image takes on one thread.
+def inference_seconds(path: Path, *, max_evals: int) -> float:
+    """Return the time that an image takes on one thread of the CPU, whatever else the machine has.
 
     Args:
-        run: A finished run.
+        path: The folder of a finished run.
         max_evals: The budget; 0 for a network that solves nothing.
     """
-    model, config, _ = load_model(run)
-    x, _ = _first(config.data.load().test)
-    options = {"solver": config.forward.build(max_evals)} if max_evals else {}
+    trained = load_trained(path, device="cpu")
+    x, _ = _first(trained.config.data.load().test)
+    solver = replace(trained.config.evaluation_solver, max_evals=max_evals) if max_evals else None
+    model = ModelAdapter(trained.model)
     num_threads = torch.get_num_threads()
     # Of one thread, the time of the processor tells, which other work on the machine does not change much.
     torch.set_num_threads(1)
     try:
-        model(x, **options)
+        model(x, solver=solver)
         times = []
         for _ in range(_NUM_REPEATS):
             start = time.process_time()
-            model(x, **options)
+            model(x, solver=solver)
             times.append(time.process_time() - start)
     finally:
         torch.set_num_threads(num_threads)
     return min(times) / len(x)
 
 
-def _first(dataset: AbstractDataset) -> tuple[Tensor, Tensor]:
-    return dataset.batch(torch.arange(min(BATCH_SIZE, len(dataset))))
+def _first(dataset: MapDataset) -> tuple[Tensor, Tensor]:
+    return read_samples(dataset, torch.arange(min(BATCH_SIZE, len(dataset))))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from .._internal.validation import suggestion
 from ..lab.config import TrainConfig
@@ -97,18 +98,24 @@ class PaperResult(ABC, Generic[S]):
     """What is checked."""
     scales: tuple[Scale, ...] = tuple(HARDWARE)
     """Scales at which it can be made; one that does not depend on the scale has only "cpu"."""
+    needs: str = "-"
+    """Names of the data sets, for one that needs no runs."""
+    takes: str = ""
+    """How long it takes, for one that does not depend on the scale."""
+    rows_key: ClassVar[str]
+    """Name of the rows in summary.json, which are written to summary.csv too."""
 
-    @abstractmethod
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
         """Return the runs that it needs, by the names of their folders."""
+        return {}
 
-    @abstractmethod
     def data(self, scale: Scale) -> str:
         """Return the names of the data sets that it needs."""
+        return ", ".join(dict.fromkeys(config.data.name for config in self.runs(scale).values())) or self.needs
 
-    @abstractmethod
     def duration(self, scale: Scale) -> str:
         """Return how long all its runs take; many are shared with other results."""
+        return self.takes
 
     @abstractmethod
     def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> S:
@@ -132,10 +139,6 @@ class PaperResult(ABC, Generic[S]):
     def table(self, summary: S) -> str:
         """Return the most important numbers as a table in Markdown, of at most seven columns."""
 
-    @abstractmethod
-    def write_csv(self, summary: S, folder: Path) -> None:
-        """Write all numbers of the summary as CSV."""
-
     def judge(self, summary: S) -> list[Verdict]:
         """Hold the claims against the numbers."""
         return [claim.judge(summary) for claim in self.claims if claim.applies(summary)]
@@ -147,13 +150,30 @@ class PaperResult(ABC, Generic[S]):
         verdicts = self.judge(summary)
         content = {**self.to_json(summary), "verdicts": [vars(verdict) for verdict in verdicts]}
         (folder / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
-        self.write_csv(summary, folder)
+        self.write_csv(summary, folder / "summary.csv")
         return verdicts
+
+    def write_csv(self, summary: S, path: Path) -> None:
+        """Write the rows of the summary as CSV, with what the paper reports in columns of its own."""
+        rows = []
+        for row in self.to_json(summary)[self.rows_key]:
+            paper = {f"paper_{name}": value for name, value in row.pop("paper", {}).items()}
+            rows.append(row | paper)
+        write_csv(path, rows)
 
     def read(self, folder: Path) -> tuple[S, list[Verdict]]:
         """Return the summary and the verdicts that `produce` wrote to a folder."""
         content = json.loads((folder / "summary.json").read_text())
         return self.from_json(content), [Verdict(**verdict) for verdict in content["verdicts"]]
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; a cell is empty where a row has no such column."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def find_result(name: str, results: Mapping[str, PaperResult[Any]]) -> PaperResult[Any]:

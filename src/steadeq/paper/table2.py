@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
@@ -18,32 +18,22 @@ from ..lab.report.curves import (
     score_by_evals_figure,
     spectral_radius_figure,
 )
-from .result import Verdict
-from .variant import find
-from .study import Summary, compare
-from .table import Column, show
-from .vision import (
-    DATA,
-    IMAGENET,
-    IMAGENET_LARGE,
-    IMAGENETTE,
-    MDEQ,
-    MDEQ_JR,
-    MONOTONE,
-    RESNET,
-    STOPPED,
-    classifiers,
-)
+from ..lab.runs import Spread
+from .comparison import Comparison
+from .result import Claim
+from .tables import Column
+from .variant import Summary, VariantSummary
+from .vision import IMAGENET, IMAGENET_LARGE, IMAGENETTE, MDEQ, MDEQ_JR, MONOTONE, RESNET, STOPPED, classifiers
 
 BUDGETS = (1, 2, 3, 4, 6, 12)
-"""At which every DEQ is evaluated on the test images."""
+"""Budgets at which every DEQ is evaluated on the test images."""
 
 
 def draw(groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
     """Return the figures by their names."""
     solved = [group for group in groups if not group.label.endswith(RESNET)]
     cifar = [group for group in solved if group.label in (MONOTONE, MDEQ, MDEQ_JR)]
-    # On one plot there is one dataset.
+    # On one plot there is one data set.
     others = {
         prefix.split(":")[0].lower().replace(", ", "_"): [
             replace(group, label=group.label.removeprefix(prefix)) for group in solved if group.label.startswith(prefix)
@@ -62,88 +52,92 @@ def draw(groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
     }
 
 
-def add_sizes(summary: list[dict[str, Any]]) -> None:
-    """Give every entry the number of its parameters, and the seconds of training for 1,000 images."""
-    for entry in summary:
-        config = recipes.get(entry["recipe"]).build()
+def add_sizes(summary: Summary, runs: Mapping[str, Path]) -> Summary:
+    """Give every variant the number of its parameters, and the seconds of training for 1,000 images."""
+
+    def extended(row: VariantSummary) -> VariantSummary:
+        config = recipes.get(row.recipe).build()
         with torch.device("meta"):
-            model = config.model.build()
-        entry["num_parameters"] = sum(parameter.numel() for parameter in model.parameters())
-        # Steps of different recipes may have batches of different sizes.
-        for name in ("", "_std"):
-            entry[f"train_seconds{name}"] = 1000 / config.loop.batch_size * entry[f"seconds_per_step{name}"]
+            count = sum(parameter.numel() for parameter in config.model.build().parameters())
+        return row.adding(
+            num_parameters=Spread(mean=count, std=None, count=1),
+            # Steps of different recipes may have batches of different sizes.
+            train_seconds=row.scaled("seconds_per_step", 1000 / config.loop.batch_size),
+        )
+
+    return Summary((name, extended(row)) for name, row in summary.items())
 
 
-def judge(summary: Summary) -> list[Verdict]:
-    """Hold the paper's claims against the numbers."""
-    names = {row["entry"] for row in summary}
-    verdicts = _judge_evaluations(summary, "")
-    verdicts += [_judge_beside(summary, RESNET, "is within 1 point of the explicit network, or above", margin=0.01)]
-    verdicts += [_judge_beside(summary, MONOTONE, "is at least as accurate as the monotone DEQ", margin=0.0)]
-    for prefix in (IMAGENETTE, IMAGENET, IMAGENET_LARGE):
-        if prefix + MDEQ in names:
-            verdicts += _judge_evaluations(summary, prefix)
-    return verdicts
+_ACCURACY = Column(title="test accuracy, %", measure="score", factor=100, digits=".1f", beside_paper=True)
+_SECONDS = Column(title="training, s for 1,000 images", measure="train_seconds", digits=".1f")
 
 
-def _judge_evaluations(summary: Summary, prefix: str) -> list[Verdict]:
-    """Judge what a dataset, named by the prefix of its entries, says about evaluations and time."""
-    plain, stopped, regularized = (find(summary, prefix + name) for name in (MDEQ, STOPPED, MDEQ_JR))
-    generous, small = plain["max_evals"], stopped["max_evals"]
-    ratio = plain["train_seconds"] / regularized["train_seconds"]
-    seconds = [show(row, "train_seconds", digits=".1f") for row in (regularized, plain)]
-    return [
-        Verdict.of(
-            f"{prefix}regularized at {small} evaluations is within 1 point of unregularized at {generous}, or above",
-            regularized["score"] >= plain["score"] - 0.01,
-            _accuracies(regularized, plain),
+def _at_budgets(*rows: VariantSummary) -> str:
+    return " against ".join(f"{_ACCURACY.show(row)}% at {row.max_evals}" for row in rows)
+
+
+def _claims_about(prefix: str) -> tuple[Claim[Summary], ...]:
+    """Return what is claimed about evaluations and time on a data set, which the names of variants begin with."""
+    plain, stopped, regularized = (prefix + name for name in (MDEQ, STOPPED, MDEQ_JR))
+
+    def applies(summary: Summary) -> bool:
+        return plain in summary
+
+    def speedup(summary: Summary) -> float:
+        return summary[plain].mean("train_seconds") / summary[regularized].mean("train_seconds")
+
+    return (
+        Claim(
+            f"{prefix}regularized with the small budget is at most 1 point below unregularized with the large one",
+            holds=lambda s: s[regularized].mean("score") >= s[plain].mean("score") - 0.01,
+            evidence=lambda s: _at_budgets(s[regularized], s[plain]),
+            applies=applies,
         ),
-        Verdict.of(
-            f"{prefix}unregularized, hard-stopped at {small} evaluations, loses at least 2 points",
-            stopped["score"] <= plain["score"] - 0.02,
-            _accuracies(stopped, plain),
+        Claim(
+            f"{prefix}unregularized, but stopped early at the small budget, loses at least 2 points",
+            holds=lambda s: s[stopped].mean("score") <= s[plain].mean("score") - 0.02,
+            evidence=lambda s: _at_budgets(s[stopped], s[plain]),
+            applies=applies,
         ),
-        Verdict.of(
+        Claim(
             f"{prefix}training is at least twice as fast an epoch",
-            ratio >= 2,
-            f"{seconds[0]} s against {seconds[1]} s for 1,000 images: {ratio:.2f} times",
+            holds=lambda s: speedup(s) >= 2,
+            evidence=lambda s: (
+                f"{_SECONDS.against(s[regularized], s[plain])} s for 1,000 images: {speedup(s):.2f} times"
+            ),
+            applies=applies,
         ),
-    ]
+    )
 
 
-def _judge_beside(summary: Summary, other: str, says: str, *, margin: float) -> Verdict:
-    """Judge the regularized model beside one of another kind, if that was trained."""
-    claim = f"regularized, MDEQ {says}"
-    if all(row["entry"] != other for row in summary):
-        return Verdict(claim=claim, outcome="not tested", evidence="there is no such run at this scale")
-    regularized, beside = find(summary, MDEQ_JR), find(summary, other)
-    return Verdict.of(claim, regularized["score"] >= beside["score"] - margin, _accuracies(regularized, beside))
-
-
-def _accuracies(*rows: Mapping[str, Any]) -> str:
-    return " against ".join(f"{show(row, 'score', factor=100, digits='.1f')}%" for row in rows)
-
-
-_COLUMNS = (
-    Column(title="thousand parameters", measure="num_parameters", factor=1e-3, digits=",.0f"),
-    Column(title="test accuracy, %", measure="score", factor=100, digits=".1f"),
-    Column(title="residual", measure="forward_residual", digits=".3f"),
-    Column(title="evaluations in training", measure="train_evals", digits=".1f"),
-    Column(title="backward residual in training", measure="backward_residual", digits=".3f"),
-    Column(title="‖J‖²_F / d", measure="jacobian_norm", digits=".3f"),
-    Column(title="spectral radius", measure="spectral_radius", digits=".2f"),
-    Column(title="training, s for 1,000 images", measure="train_seconds", digits=".1f"),
-)
-
-TABLE2 = compare(
+TABLE2 = Comparison(
     name="table2",
-    claim="a regularized MDEQ needs half the evaluations for the same accuracy, and trains twice as fast",
-    data=DATA,
-    duration={"cpu": "30 min", "paper": "weeks on 4 GPUs"},
-    entries=classifiers(),
+    title="Table 2: images",
+    statement="a regularized MDEQ needs half the evaluations for the same accuracy, and trains twice as fast",
+    variants=classifiers(),
     figures=draw,
-    judge=judge,
-    columns=_COLUMNS,
+    claims=(
+        *_claims_about(""),
+        _ACCURACY.claim(
+            "regularized, MDEQ is within 1 point of the explicit network, or above",
+            MDEQ_JR,
+            RESNET,
+            lambda regularized, explicit: regularized >= explicit - 0.01,
+        ),
+        _ACCURACY.claim(
+            "regularized, MDEQ is at least as accurate as the monotone DEQ",
+            MDEQ_JR,
+            MONOTONE,
+            lambda regularized, monotone: regularized >= monotone,
+        ),
+        *(claim for prefix in (IMAGENETTE, IMAGENET, IMAGENET_LARGE) for claim in _claims_about(prefix)),
+    ),
+    columns=(
+        _ACCURACY,
+        Column(title="spectral radius", measure="spectral_radius", digits=".2f"),
+        _SECONDS,
+    ),
+    nfe_beside_paper=True,
     budgets=BUDGETS,
     extend=add_sizes,
 )

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
+from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
 from ..lab.report import RunGroup
 from ..lab.report.curves import jacobian_figure, score_by_evals_figure, spectral_radius_figure
-from .result import Verdict
-from .variant import Entry, find
-from .results import tabulate
-from .study import Summary, compare
-from .table import show
+from .comparison import Comparison
+from .result import Claim
+from .tables import markdown_table
+from .variant import Summary, Variant
+from .vision import MDEQ_JR, classifiers
 
 SMALL, MEDIUM, LARGE = 0.1, 0.6, 1.2
 BUDGETS = (1, 2, 3, 4, 5, 6)
@@ -27,23 +27,29 @@ _PAPER = {
 }
 
 
-def entries(scale: Scale) -> list[Entry]:
-    """Return an entry for each cell of the table; those of a row share their runs."""
+def variants(scale: Scale) -> list[Variant]:
+    """Return a variant for each cell of the table; those of a row share their runs."""
+    (base,) = classifiers(MDEQ_JR)(scale)
+
+    def weighted(gamma: float, config: TrainConfig) -> TrainConfig:
+        return replace(config, regularizer=replace(config.regularizer, weight=gamma))
+
     return [
-        Entry(
-            name=_name(gamma, budget),
-            recipe="cifar10-mdeq-cpu-jr" if scale == "cpu" else "cifar10-mdeq-jr",
+        replace(
+            base,
+            name=cell_name(gamma, budget),
             max_evals=budget,
             seeds=(0,),
-            changes={"jacobian.weight": gamma},
-            paper={"accuracy": accuracy},
+            change=lambda config, gamma=gamma: weighted(gamma, config),
+            paper={"score": accuracy},
         )
         for gamma, row in _PAPER.items()
         for budget, accuracy in zip(BUDGETS, row, strict=True)
     ]
 
 
-def _name(gamma: float, budget: int) -> str:
+def cell_name(gamma: float, budget: int) -> str:
+    """Return the name of the variant of a cell."""
     return f"γ = {gamma:g}, NFE = {budget}"
 
 
@@ -57,59 +63,53 @@ def draw(groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
     }
 
 
-def judge(summary: Summary) -> list[Verdict]:
-    """Hold the paper's claims against the numbers."""
+def _score(summary: Summary, gamma: float, budget: int) -> float:
+    return summary[cell_name(gamma, budget)].mean("score")
 
-    def at(gamma: float, budget: int) -> Mapping[str, Any]:
-        return find(summary, _name(gamma, budget))
 
-    def loss(gamma: float) -> float:
-        return at(gamma, _MANY)["score"] - at(gamma, _FEW)["score"]
+def _loss(summary: Summary, gamma: float) -> float:
+    return _score(summary, gamma, _MANY) - _score(summary, gamma, _FEW)
 
-    def accuracies(gamma: float, *budgets: int) -> str:
-        listed = (f"{show(at(gamma, n), 'score', factor=100, digits='.1f')}% at {n}" for n in budgets)
-        return f"gamma {gamma:g}: {', '.join(listed)}"
 
-    return [
-        Verdict.of(
+def _accuracies(summary: Summary, gamma: float, *budgets: int) -> str:
+    shown = (f"{summary[cell_name(gamma, n)].show('score', factor=100, digits='.1f')}% at {n}" for n in budgets)
+    return f"gamma {gamma:g}: {', '.join(shown)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table3(Comparison):
+    def table(self, summary: Summary) -> str:
+        """Return a row for each gamma, and one of the paper below it."""
+        rows = []
+        for gamma in _PAPER:
+            cells = [summary[cell_name(gamma, budget)] for budget in BUDGETS]
+            rows.append([f"γ = {gamma:g}", *(cell.show("score", factor=100, digits=".1f") for cell in cells)])
+            rows.append(["paper", *(cell.paper["score"] for cell in cells)])
+        return markdown_table(["test accuracy, %", *(f"NFE = {budget}" for budget in BUDGETS)], rows)
+
+
+TABLE3 = _Table3(
+    name="table3",
+    title="Table 3: strength of the penalty",
+    statement="a small gamma needs more evaluations; a large one converges at once, and costs accuracy",
+    variants=variants,
+    figures=draw,
+    claims=(
+        Claim(
             f"a small gamma needs more evaluations: at {_FEW} instead of {_MANY}, gamma {SMALL:g} loses more than "
             f"gamma {LARGE:g}",
-            loss(SMALL) > loss(LARGE),
-            f"{accuracies(SMALL, _FEW, _MANY)}; {accuracies(LARGE, _FEW, _MANY)}",
+            holds=lambda s: _loss(s, SMALL) > _loss(s, LARGE),
+            evidence=lambda s: f"{_accuracies(s, SMALL, _FEW, _MANY)}; {_accuracies(s, LARGE, _FEW, _MANY)}",
         ),
-        Verdict.of(
+        Claim(
             f"a large gamma converges at once: gamma {LARGE:g} at {_FEW} evaluations is within 1 point of {_MANY}",
-            loss(LARGE) <= 0.01,
-            accuracies(LARGE, *BUDGETS),
+            holds=lambda s: _loss(s, LARGE) <= 0.01,
+            evidence=lambda s: _accuracies(s, LARGE, *BUDGETS),
         ),
-        Verdict.of(
+        Claim(
             f"a large gamma costs accuracy: at {_MANY} evaluations gamma {LARGE:g} is below gamma {MEDIUM:g}",
-            at(LARGE, _MANY)["score"] < at(MEDIUM, _MANY)["score"],
-            f"{accuracies(LARGE, _MANY)}; {accuracies(MEDIUM, _MANY)}",
+            holds=lambda s: _score(s, LARGE, _MANY) < _score(s, MEDIUM, _MANY),
+            evidence=lambda s: f"{_accuracies(s, LARGE, _MANY)}; {_accuracies(s, MEDIUM, _MANY)}",
         ),
-    ]
-
-
-def table(content: Mapping[str, Any]) -> str:
-    """Return the numbers of `summary.json` as a table in Markdown: a row for each gamma, one of the paper below it."""
-    rows = []
-    for gamma in _PAPER:
-        cells = [find(content["entries"], _name(gamma, budget)) for budget in BUDGETS]
-        rows.append([f"γ = {gamma:g}", *(show(cell, "score", factor=100, digits=".1f") for cell in cells)])
-        rows.append(["paper", *(cell["paper"]["accuracy"] for cell in cells)])
-    return tabulate(["test accuracy, %", *(f"NFE = {budget}" for budget in BUDGETS)], rows)
-
-
-TABLE3 = replace(
-    compare(
-        name="table3",
-        claim="a small gamma needs more evaluations; a large one converges at once, and costs accuracy",
-        data={"cpu": "cifar10", "paper": "cifar10"},
-        duration={"cpu": "10 min", "paper": "days on 4 GPUs"},
-        entries=entries,
-        figures=draw,
-        judge=judge,
-        columns=(),
     ),
-    tabulate=table,
 )

@@ -1,15 +1,12 @@
-"""Tables in Markdown and CSV."""
+"""Tables in Markdown."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from .result import Verdict
-from .variant import Averages, VariantSummary
+from .result import Claim, Verdict
+from .variant import Averages, Summary, VariantSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +27,25 @@ class Column:
     def show(self, row: Averages) -> str:
         """Return a cell."""
         return row.show(self.measure, factor=self.factor, digits=self.digits)
+
+    def against(self, *rows: Averages) -> str:
+        """Return the cells of several rows, for comparison, as in "12.0 against 30.0"."""
+        return " against ".join(map(self.show, rows))
+
+    def claim(self, text: str, first: str, second: str, holds: Callable[[float, float], bool]) -> Claim[Summary]:
+        """Return a claim that compares the means of two variants.
+
+        Args:
+            text: What is claimed.
+            first: Name of a variant.
+            second: Name of another one.
+            holds: Tells from both means whether it is so.
+        """
+        return Claim(
+            text,
+            holds=lambda s: holds(s[first].mean(self.measure), s[second].mean(self.measure)),
+            evidence=lambda s: f"{self.title}: {self.against(s[first], s[second])}",
+        )
 
 
 def variant_table(rows: Iterable[VariantSummary], columns: Sequence[Column], *, nfe_beside_paper: bool = False) -> str:
@@ -77,22 +93,3 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         return "".join(f"| {cell.replace('|', chr(92) + '|')} " for cell in cells) + "|"
 
     return "\n".join([line(titles), "|---" * len(titles) + "|", *map(line, rows)])
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV; a cell is empty where a row has no such column."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def write_averages(path: Path, rows: Iterable[Averages]) -> None:
-    """Write averages as CSV, with what the paper reports in columns of its own."""
-
-    def flat(content: Mapping[str, Any]) -> dict[str, Any]:
-        paper = {f"paper_{name}": value for name, value in content.get("paper", {}).items()}
-        return {name: value for name, value in content.items() if name != "paper"} | paper
-
-    write_csv(path, [flat(row.to_json()) for row in rows])

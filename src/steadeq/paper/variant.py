@@ -1,4 +1,4 @@
-"""Rows of a table, or curves of a figure: which runs each stands for, what is measured of them, and means over seeds."""
+"""Variants: which runs a row of a table stands for, what is measured of them, and means over seeds."""
 
 from __future__ import annotations
 
@@ -69,42 +69,36 @@ def duration(variants: Iterable[Variant], scale: Scale) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Measures:
-    """What is measured of a run; None where there is no such number."""
+    """What is measured of a run; None where there is no such number.
+
+    Names that begin with `early` are means over the first tenth of training, others that are about training over its
+    last tenth.
+    """
 
     score: float | None = None
     """The task's metric on test data, at the budget of the variant."""
     forward_residual: float | None = None
     """Relative residual of the solves of test data."""
     seconds_per_sample: float | None = None
-    """Seconds that the evaluation of a test sample, or of a token, took."""
     early_residual: float | None = None
-    """Relative residual of the forward solves in the first tenth of training."""
     early_evals: float | None = None
-    """Evaluations of a forward solve in the first tenth of training."""
     train_residual: float | None = None
-    """Relative residual of the forward solves in the last tenth of training."""
     train_evals: float | None = None
-    """Evaluations of a forward solve in the last tenth of training."""
     backward_residual: float | None = None
-    """Relative residual of the backward solves in the last tenth of training."""
     backward_evals: float | None = None
-    """Vector-Jacobian products of a backward solve in the last tenth of training."""
+    """Vector-Jacobian products of a backward solve."""
     early_jacobian_norm: float | None = None
     """‖J‖²_F / d at the first evaluation on validation data."""
     jacobian_norm: float | None = None
-    """‖J‖²_F / d at the last evaluation on validation data."""
+    """‖J‖²_F / d at the last evaluation on validation data, as all that follows about the spectrum."""
     spectral_radius: float | None = None
-    """Spectral radius at the last evaluation on validation data, by Arnoldi."""
     spectral_radius_error: float | None = None
-    """Error of the spectral radius, as a mean over the samples where it is known."""
     spectral_radius_unknown: float | None = None
-    """Share of the samples where the error is not known."""
+    """Share of the samples for which the error of the spectral radius is not known."""
     spectral_radius_rayleigh: float | None = None
     """Spectral radius by the power method of the paper."""
     seconds_per_step: float | None = None
-    """Seconds of a training step."""
     memory_mb: float | None = None
-    """Peak memory of training."""
     diverged: float = 0.0
     """1 if the run diverged, else 0."""
 
@@ -195,6 +189,12 @@ class Averages:
             raise MissingNumber(f"{name} was not measured")
         return self.spreads[name].mean
 
+    def scaled(self, name: str, factor: float) -> Spread:
+        """Return a measure in another unit."""
+        found = self.spreads[name]
+        std = None if found.std is None else factor * found.std
+        return Spread(mean=factor * found.mean, std=std, count=found.count)
+
     def adding(self: _A, **spreads: Spread) -> _A:
         """Return the averages with further measures."""
         return replace(self, spreads={**self.spreads, **spreads})
@@ -276,14 +276,3 @@ class Summary(dict[str, VariantSummary]):
 
     def __missing__(self, name: str) -> VariantSummary:
         raise MissingNumber("there is no such run at this scale")
-
-
-def against(name: str, *rows: Averages, factor: float = 1.0, digits: str = ".3g", unit: str = "") -> str:
-    """Return a measure of several rows, for comparison.
-
-    Example:
-        >>> rows = [Averages(num_seeds=1, spreads={"evals": spread([value])}) for value in (12.0, 30.0)]
-        >>> against("evals", *rows, digits=".1f")
-        '12.0 against 30.0'
-    """
-    return " against ".join(f"{row.show(name, factor=factor, digits=digits)}{unit}" for row in rows)

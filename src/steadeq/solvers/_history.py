@@ -30,7 +30,7 @@ class History:
 
     @property
     def slot(self) -> int:
-        """Where the newest vector lies."""
+        """Slot in which the newest vector lies."""
         return (self._num_pushed - 1) % self._capacity
 
     @property
@@ -198,7 +198,7 @@ def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int, least: fl
 
 
 _LEAST_PIVOT = 100.0
-"""In epsilons: the squared sine of a column's angle to newer ones below which it is left out."""
+"""Squared sine of a column's angle to newer ones, in epsilons, below which the column is left out."""
 
 
 class Diagonals:

@@ -9,7 +9,7 @@ from torch.nn import functional
 from ._history import combine, products, solve_small, weighted_sum
 
 _NOISE = 10
-"""In epsilons of what was taken off: what is left of a vector below this is rounding."""
+"""Length, in epsilons of what was taken off a vector, below which what is left of it is rounding."""
 
 
 class Arnoldi:

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..equilibrium import SolveStats, Status
 from .._internal.trees import Layout, leaves, select_rows
 from .._internal.unsupported import refuse_vmap
+from ..equilibrium import SolveStats, Status
 from .base import WINDOW, AbstractLinearSolver, AbstractSolver, Rule
 
 
@@ -31,7 +31,7 @@ class Evaluator:
     Args:
         f: The map, called as f(state, *inputs).
         layout: How states lie in matrices.
-        inputs: Batched along dim 0; they follow the state when rows leave.
+        inputs: What f takes after the state, batched along dim 0; rows leave it with those of the state.
         compact: Whether f is called on the running rows only. If not, f keeps seeing the whole batch, with finished
             rows held at their last point.
     """
@@ -93,10 +93,10 @@ class Progress:
     drop it; its result is kept from the moment it finished.
 
     Args:
-        payload: What is kept of the best evaluation of each row: its point, or whatever leads back to it, such as the
-            number of products with which a Krylov method had its least residual. Here: that of before the first one.
-        residual: (B,) its relative residual, or None if that is not known yet.
-        solver: Whose budget and tolerance apply.
+        payload: What is kept of each row before its first evaluation. Of later ones the best is kept: its point, or
+            whatever leads back to it, such as the number of products with which a Krylov method had its least residual.
+        residual: (B,) relative residual before the first evaluation, or None if that is not known yet.
+        solver: Solver whose budget and tolerance apply.
         eps: Precision of the evaluations.
         num_quiet_windows: See `Rule`.
         patience: See `Rule`.
@@ -287,9 +287,7 @@ class Progress:
             residual[result.rows] = result.residual
             num_evals[result.rows] = result.num_evals
             status[result.rows] = int(result.status)
-        return SolveStats(
-            residual=residual, num_evals=num_evals, status=status, trace=self._assemble_trace(num_evals)
-        )
+        return SolveStats(residual=residual, num_evals=num_evals, status=status, trace=self._assemble_trace(num_evals))
 
     def _assemble_trace(self, num_evals: Tensor) -> Tensor:
         trace = self._kept.new_zeros(len(self._trace), self._batch_size)
@@ -318,7 +316,7 @@ class Scale:
     """The size of each sample's problem, by which its evaluations are measured; taken from the first of them.
 
     Args:
-        z: (rows, D) where the solve starts.
+        z: (rows, D) start of the solve.
         fz: The image of the start.
     """
 
@@ -355,16 +353,16 @@ def solve(
 
     Args:
         f: The map, called as f(state, *inputs).
-        z0: Where to start.
-        inputs: Batched along dim 0.
-        solver: Budget, tolerance and update rule.
+        z0: The state to start from.
+        inputs: What f takes after the state, batched along dim 0.
+        solver: Solver that sets budget, tolerance and update rule.
         layout: How states lie in matrices.
         compact: Whether finished samples leave the batch that f sees.
         keep_rows: Hold finished rows still instead of dropping them, so that the rule ends with a history of every
             sample.
 
     Returns:
-        The (B, D) value, how the solve went, and the rule as the solve left it.
+        The (B, D) state, how the solve went, and the rule as the solve left it.
     """
     evaluate = Evaluator(f, layout, inputs, compact)
     rule = solver.start(z0, layout.eps)
@@ -392,9 +390,9 @@ def solve(
         if keep_rows and progress.finished is not None:
             following = torch.where(progress.finished[:, None], z, following)
         z = following
-    value = progress.payloads()
+    found = progress.payloads()
     # Where the start was not improved on, the caller gets a tensor of its own.
-    return (value.clone() if value is z0 else value), progress.result(), rule
+    return (found.clone() if found is z0 else found), progress.result(), rule
 
 
 def solve_affine(
@@ -405,7 +403,7 @@ def solve_affine(
     Args:
         operator: A linear map of (B, D) matrices that acts on each row by itself.
         b: (B, D) right-hand sides.
-        solver: Budget, tolerance and update rule.
+        solver: Solver that sets budget, tolerance and update rule.
     """
     scale = torch.linalg.vector_norm(b, dim=1, keepdim=True)
     unit = torch.where(scale == 0, 0, b / scale)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .._internal.validation import check_count, check_step_length
-from .base import AbstractSolver, Rule
 from ._history import Diagonals, History, LastEvaluation, Table, combine, products, solve_gram
+from .base import AbstractSolver, Rule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from .._internal.validation import check_count
 from ..equilibrium import SolveStats
 
 WINDOW = 10
-"""Stagnation is looked for every so many evaluations."""
+"""Number of evaluations between two looks for stagnation."""
 
 
 class Rule(ABC):

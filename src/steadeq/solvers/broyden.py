@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from .._internal.validation import check_count
-from .base import AbstractSolver, Rule
 from ._history import Diagonals, History, LastEvaluation, Table, combine, products, solve_small
+from .base import AbstractSolver, Rule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..equilibrium import SolveStats, Status
 from .._internal.validation import check_count
-from .base import WINDOW, AbstractLinearSolver
+from ..equilibrium import SolveStats, Status
 from ._history import combine
 from ._krylov import Arnoldi, LeastResidual, unit
 from ._loop import Progress
+from .base import WINDOW, AbstractLinearSolver
 
 
 @dataclass(frozen=True, kw_only=True)

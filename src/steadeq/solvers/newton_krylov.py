@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from .._internal.validation import check_count
-from .base import WINDOW, AbstractSolver, Rule
 from ._history import combine, products, weighted_sum
 from ._krylov import minimize_residual, orthogonalize_again, reciprocal, rotation, unit
+from .base import WINDOW, AbstractSolver, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class NewtonKrylov(AbstractSolver):
         >>> import torch
         >>> from steadeq import fixed_point
         >>> solver = NewtonKrylov(max_evals=20, tol=1e-6)
-        >>> fixed_point(lambda z: 3 * torch.cos(z), torch.ones(1, 1), solver=solver).z  # |f'| = 2.7 at the solution
+        >>> fixed_point(lambda z: 3 * torch.cos(z), torch.ones(1, 1), solver=solver).z  # |f'| = 2.7 there
         tensor([[1.1701]])
     """
 
@@ -59,8 +59,8 @@ class NewtonKrylovRule(Rule):
     and zeros after them, so that rows at different depths share all batched products.
 
     Args:
-        z: Where the solve starts.
-        max_evals: The budget of the solve.
+        z: (B, D) start of the solve.
+        max_evals: Number of evaluations that the solve may spend.
         tol: The tolerance of the solve, beyond which no linear system is solved.
         memory: The most columns of a basis.
         probe_length: Distance of a probe from its base, relative to the larger of ‖z‖ and ‖f(z)‖.

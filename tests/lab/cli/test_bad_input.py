@@ -11,7 +11,7 @@ import pytest
 from lab.train.runs import snapshot, tiny_config, train
 
 from steadeq.lab.cli.main import main
-from steadeq.lab.train import Run
+from steadeq.lab.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,10 @@ def refuse(capfd, *arguments: str, code: int = 2) -> str:
         ("train sythetic", "'synthetic'"),
         ("train digit-jr", "'digits-jr'"),
         ("train synthetic --loop.num-stepz 3", "--loop.num-steps"),
-        ("train synthetic --optimiser.method sgd", "--optimizer.method"),
-        ("train synthetic --jacobian.wieght=2", "--jacobian.weight"),
+        ("train synthetic --optimiser.learning-rate 1", "--optimizer.learning-rate"),
+        ("train synthetic --optimizer SDG", "'SGD'"),
+        ("train synthetic --solver andersen", "'Anderson'"),
+        ("train synthetic --regularizer.wieght=2", "--regularizer.weight"),
         ("train synthetic --model.hiden 3", "--model.hidden"),
         ("train synthetic --rseume", "--resume"),
         ("data cifar", "'cifar10'"),
@@ -89,28 +91,31 @@ WRONG = {
     "a fraction for a count": ("synthetic --loop.batch-size 3.5", ["--loop.batch-size", "3.5"]),
     "a word for a real number": ("synthetic --optimizer.learning-rate fast", ["--optimizer.learning-rate", "fast"]),
     "no value": ("synthetic --loop.num-steps", ["--loop.num-steps"]),
-    "one value for a pair": ("synthetic --forward.jitter 1", ["--forward.jitter"]),
-    "an unknown choice": ("synthetic --optimizer.method adamm", ["--optimizer.method", "adamm", "adamw", "sgd"]),
+    "one value for a pair": ("synthetic --optimizer.betas 1", ["--optimizer.betas"]),
+    "an unknown class": ("synthetic --optimizer adamm", ["--optimizer", "adamm", "AdamW", "SGD"]),
+    "an unknown choice": ("synthetic --budget.when never", ["--budget.when", "never", "always", "penalized"]),
+    "a linear solver for a fixed point": ("synthetic --solver GMRES", ["--solver", "GMRES", "Anderson"]),
     "a value for a flag": ("synthetic --loop.compile maybe", ["maybe"]),
     "a stray word": ("synthetic stray", ["stray"]),
     "no folder": ("synthetic --out", ["--out"]),
     "zero steps": ("synthetic --loop.num-steps 0", ["num_steps", "0"]),
     "a negative rate": ("synthetic --optimizer.learning-rate -1", ["learning_rate", "-1"]),
     "a rate that is no number": ("synthetic --optimizer.learning-rate nan", ["learning_rate", "nan"]),
-    "an infinite weight": ("synthetic --jacobian.weight inf", ["weight", "inf"]),
-    "a probability above one": ("synthetic --jacobian.probability 1.5", ["probability", "1.5"]),
-    "a budget of nothing": ("synthetic --forward.max-evals 0", ["max_evals", "0"]),
-    "an empty range": ("synthetic --forward.jitter 3 1", ["jitter", "3 1"]),
-    "a range below one": ("synthetic --forward.jitter -9 1", ["jitter", "-9 1"]),
+    "an infinite weight": ("synthetic --regularizer.weight inf", ["weight", "inf"]),
+    "a probability above one": ("synthetic --regularizer.probability 1.5", ["probability", "1.5"]),
+    "a budget of nothing": ("synthetic --solver.max-evals 0", ["max_evals", "0"]),
+    "an empty range": ("synthetic --budget.low 3 --budget.high 1", ["budget.low is 3", "high (1)"]),
+    "a range below one": ("synthetic --budget.low -9 --budget.high 1", ["budget.low is -9", "max_evals (6)"]),
     "betas out of range": ("synthetic --optimizer.betas 0.9 1.0", ["betas"]),
     "a decay of one": ("synthetic --loop.ema-decay 1", ["ema_decay"]),
     "no checkpoint kept": ("synthetic --log.keep-checkpoints 0", ["keep_checkpoints"]),
     "a batch larger than the data": ("synthetic --loop.batch-size 5000", ["batch_size", "5000", "4096"]),
     "parts that do not fit": ("synthetic --loop.accumulate 3", ["batch_size", "accumulate", "3"]),
-    "a stop in a closed loop": (
-        "synthetic --jacobian.schedule closed-loop --jacobian.stop-step 3",
-        ["stop_step", "closed-loop"],
+    "a stop without an end": (
+        "synthetic --regularizer.schedule StopAfter",
+        ["regularizer.schedule.step is None", "epoch", "one of them must be given"],
     ),
+    "a ramp without an end": ("synthetic --regularizer.schedule Linear", ["regularizer.schedule.end", "missing"]),
     "a model that cannot be": ("digits --model.channels 10", ["channels is 10", "groups"]),
     "an unknown device": ("synthetic --loop.device tpu9", ["tpu9"]),
     "a device that is not here": ("synthetic --loop.device cuda:99", ["cuda:99"]),
@@ -123,18 +128,19 @@ WRONG = {
     "another number of channels than the data": ("digits --model.image-channels 3", ["channels"]),
     "fewer classes than the data": ("digits --model.num-classes 5", ["num_classes"]),
     "nesterov without momentum": (
-        "synthetic --optimizer.method sgd --optimizer.nesterov --optimizer.momentum 0",
+        "synthetic --optimizer SGD --optimizer.nesterov --optimizer.momentum 0",
         ["momentum"],
     ),
-    "a damping above one": ("synthetic --backward.adjoint phantom --backward.damping 7", ["damping"]),
-    "shine without broyden": ("synthetic --backward.adjoint shine", ["broyden"]),
+    "a damping above one": ("synthetic --adjoint Phantom --adjoint.damping 7", ["damping"]),
+    "shine without broyden": ("synthetic --adjoint Shine", ["broyden"]),
     "a seed too large": ("synthetic --data.seed 99999999999999999999999", ["seed"]),
     "a negative noise": ("synthetic --data.noise -1", ["noise"]),
     "a noise that is no number": ("synthetic --data.noise nan", ["noise"]),
     "an infinite range of inputs": ("synthetic --data.radius inf", ["radius"]),
     "an increment that is no number": (
-        "synthetic --jacobian.schedule increments --jacobian.increment nan",
-        ["increment"],
+        "synthetic --regularizer.schedule Increments --regularizer.schedule.increment nan "
+        "--regularizer.schedule.every 3",
+        ["regularizer.schedule.increment"],
     ),
 }
 
@@ -150,7 +156,7 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(name, folder, capfd):
 
 
 @pytest.mark.parametrize(
-    "arguments", ["--loop.num-steps abc", "--optimizer.method adamm", "--forward.jitter 3 1", "stray"]
+    "arguments", ["--loop.num-steps abc", "--optimizer adamm", "--budget.low 3 --budget.high 1", "stray"]
 )
 def test_the_sentence_is_the_same_where_boxes_cannot_be_drawn(arguments, folder, capfd):
     expected = refuse(capfd, "train", "synthetic", *arguments.split())
@@ -202,8 +208,8 @@ def test_resuming_what_is_not_there_is_refused(folder, capfd):
 
 
 def test_resuming_with_a_changed_field_is_refused_by_name(run, capfd):
-    line = refuse(capfd, "train", "synthetic-jr", "--out", "run", "--resume", "--jacobian.weight", "7")
-    for word in ("jacobian.weight", "4.0", "7.0"):
+    line = refuse(capfd, "train", "synthetic-jr", "--out", "run", "--resume", "--regularizer.weight", "7")
+    for word in ("regularizer.weight", "4.0", "7.0"):
         assert word in line
     assert "loop.seed" in refuse(capfd, "train", "--resume", "--out", "run", "--loop.seed", "1")
 
@@ -216,7 +222,7 @@ def test_resuming_as_another_recipe_is_refused(run, capfd):
 
 # Runs that are none, or are damaged
 
-READERS = ("evaluate", "analyze", "report")
+READERS = ("evaluate", "diagnose", "report")
 
 
 @pytest.mark.parametrize("command", READERS)
@@ -228,13 +234,13 @@ def test_a_folder_that_is_no_run_is_refused(command, folder, capfd):
     assert "does not exist" not in refuse(capfd, command, "file")
 
 
-@pytest.mark.parametrize("command", ["evaluate", "analyze"])
+@pytest.mark.parametrize("command", ["evaluate", "diagnose"])
 def test_a_run_without_a_checkpoint_is_refused(command, folder, capfd):
-    Run.create(folder / "young", tiny_config())
+    RunFolder.create(folder / "young", tiny_config())
     assert "no checkpoint" in refuse(capfd, command, "young")
 
 
-@pytest.mark.parametrize("command", ["evaluate young", "analyze young", "report young", "train --resume --out young"])
+@pytest.mark.parametrize("command", ["evaluate young", "diagnose young", "report young", "train --resume --out young"])
 @pytest.mark.parametrize(
     "content",
     ["", "{", "[1]", "{}", "null", '{"recipe": 3}', "\x00\x00"],
@@ -257,11 +263,12 @@ def test_a_config_that_is_no_text_is_refused_by_name(run, capfd):
         ("model", "hidden", "fifty", "model.hidden is 'fifty'"),
         ("model", "hidden", True, "model.hidden is True"),
         ("model", "hiden", 3, "Did you mean 'hidden'"),
-        ("model", "kind", "ToyModle", "Did you mean 'ToyModel'"),
+        ("model", "class", "steadeq.models.toy:ToyDEQ.Confg", "Did you mean 'steadeq.models.toy:ToyDEQ.Config'"),
         ("loop", "num_steps", 2.5, "loop.num_steps is 2.5"),
         ("loop", "compile", 1, "loop.compile is 1"),
-        ("forward", "jitter", [1], "forward.jitter is [1]"),
-        ("optimizer", "method", "adamm", "optimizer.method is 'adamm'"),
+        ("optimizer", "betas", [1], "optimizer.betas is [1]"),
+        ("budget", "when", "never", "budget.when is 'never'"),
+        ("solver", "class", "steadeq.solvers.gmres:GMRES", "solver.class is 'steadeq.solvers.gmres:GMRES'"),
         ("optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0"),
     ],
 )
@@ -272,7 +279,7 @@ def test_a_wrong_field_of_a_config_is_refused_by_name(section, field, value, exp
     assert expected in refuse(capfd, "evaluate", "run")
 
 
-@pytest.mark.parametrize("command", ["evaluate run", "analyze run", "train --resume --out run"])
+@pytest.mark.parametrize("command", ["evaluate run", "diagnose run", "train --resume --out run"])
 def test_a_checkpoint_of_another_model_is_refused(command, run, capfd):
     content = json.loads((run / "config.json").read_text())
     content["model"]["hidden"] = 7
@@ -286,12 +293,12 @@ def test_a_checkpoint_of_another_model_is_refused(command, run, capfd):
 def test_a_checkpoint_of_another_optimizer_is_refused(run, capfd):
     shutil.rmtree(run / "checkpoints" / "step-00000012")  # so that there is something left to train
     content = json.loads((run / "config.json").read_text())
-    content["optimizer"]["method"] = "sgd"
+    content["optimizer"] = {"class": "steadeq.lab.optimizers:SGD"}
     (run / "config.json").write_text(json.dumps(content))
     assert "optimizer" in refuse(capfd, "train", "--resume", "--out", "run")
 
 
-@pytest.mark.parametrize("command", ["evaluate run", "analyze run", "train --resume --out run"])
+@pytest.mark.parametrize("command", ["evaluate run", "diagnose run", "train --resume --out run"])
 def test_damaged_checkpoints_are_one_error(command, run, capfd):
     for folder in (run / "checkpoints").iterdir():
         (folder / "model.safetensors").write_bytes(b"")
@@ -312,10 +319,10 @@ def test_damaged_checkpoints_are_one_error(command, run, capfd):
         ("evaluate run --step -1", "-1"),
         ("evaluate run --device mps", "mps"),
         ("evaluate", "run"),
-        ("analyze run --num-samples 0", "--num-samples"),
-        ("analyze run --tol -1", "tol"),
-        ("analyze run --max-products 0", "--max-products"),
-        ("analyze run --step 7", "7"),
+        ("diagnose run --num-samples 0", "--num-samples"),
+        ("diagnose run --tol -1", "tol"),
+        ("diagnose run --max-products 0", "--max-products"),
+        ("diagnose run --step 7", "7"),
         ("report", "runs"),
         ("recipes stray", "stray"),
         ("data digits stray", "stray"),
@@ -335,6 +342,6 @@ def test_an_environment_that_makes_no_sense_is_refused(folder, monkeypatch, capf
 
 def test_a_run_whose_data_has_gone_is_refused(run, capfd):
     content = json.loads((run / "config.json").read_text())
-    content["data"] = {"kind": "Cifar10Data", "num_train": 10, "num_validation": 10}
+    content["data"] = {"class": "steadeq.lab.data.cifar10:Cifar10", "num_train": 10, "num_validation": 10}
     (run / "config.json").write_text(json.dumps(content))
     assert "cifar-10-batches-bin" in refuse(capfd, "evaluate", "run")

@@ -1,4 +1,4 @@
-"""`steadeq generate`: words of a run, what they cost, and one sentence where there are none."""
+"""`steadeq generate`: tokens of a run, what they cost, and one sentence where there are none."""
 
 import os
 import re
@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from lab.train.runs import snapshot, start, tiny_config, train
 
+from steadeq import Anderson, OneStep
 from steadeq.lab.cli import generate as command
 from steadeq.lab.cli.main import main
-from steadeq.lab.recipes.text import WikiText2Data
-from steadeq.lab.recipes.transformers import DEQTransformerModel, TransformerXLModel
-from steadeq.lab.train import BackwardConfig, ForwardConfig, LogConfig, LoopConfig, OptimizerConfig, TrainConfig
+from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig
+from steadeq.lab.data import WikiText2
+from steadeq.lab.optimizers import Adam
+from steadeq.models import DEQTransformerLM, TransformerXL
 
 LINE = "the cat sat on the mat and saw a dog"
-SIZES = {"num_words": 11, "features": 8, "num_heads": 2, "hidden_features": 12, "memory_length": 12, "std": 0.3}
+SIZES = {"vocab_size": 11, "features": 8, "num_heads": 2, "hidden_features": 12, "memory_length": 12, "std": 0.3}
 
 
 def write_corpus(folder, line=LINE):
@@ -31,10 +33,10 @@ def make_config(model):
     return TrainConfig(
         recipe="wikitext2-deq-post-cpu",
         model=model,
-        data=WikiText2Data(length=8),
-        optimizer=OptimizerConfig(learning_rate=2e-2),
-        forward=ForwardConfig(max_evals=8),
-        backward=BackwardConfig(adjoint="one-step"),
+        data=WikiText2(length=8),
+        optimizer=Adam(learning_rate=2e-2),
+        solver=Anderson(max_evals=8, tol=1e-3),
+        adjoint=OneStep(),
         loop=LoopConfig(num_steps=40, batch_size=4),
         log=LogConfig(eval_every=40, checkpoint_every=20, eval_batch_size=3, spectrum_samples=0),
     )
@@ -48,8 +50,8 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("STEADEQ_DATA", str(folder / "data"))
-        train(make_config(DEQTransformerModel(**SIZES, dropout=0.1)), folder / "deq")
-        train(make_config(TransformerXLModel(**SIZES, num_layers=2)), folder / "explicit")
+        train(make_config(DEQTransformerLM.Config(**SIZES, dropout=0.1)), folder / "deq")
+        train(make_config(TransformerXL.Config(**SIZES, num_layers=2)), folder / "explicit")
         train(tiny_config(), folder / "synthetic")
     return folder
 
@@ -80,17 +82,17 @@ def refuse(capfd, *arguments: str) -> str:
     return line
 
 
-# Words
+# Tokens
 
 
-def test_words_go_on_where_the_prompt_ends(capfd):
-    output, errors = succeed(capfd, "deq", "--prompt", "the cat sat on", "--num-words", "30")
+def test_tokens_go_on_where_the_prompt_ends(capfd):
+    output, errors = succeed(capfd, "deq", "--prompt", "the cat sat on", "--num-tokens", "30")
     assert output.endswith("\n")
     words = output.split()
     assert set(words) <= set(LINE.split())
     # The end of a line is a word of its own.
     assert len(words) + output.count("\n") in (30, 31)
-    assert re.fullmatch(r"30 words, \d\.\d\d evaluations per word, [\d.e-]+ seconds per word\n", errors)
+    assert re.fullmatch(r"30 tokens, \d\.\d\d evaluations per token, [\d.e-]+ seconds per token\n", errors)
 
 
 @pytest.mark.parametrize("run", ["deq", "explicit"])
@@ -100,14 +102,14 @@ def test_a_seed_stands_for_a_text(run, capfd):
 
 
 def test_a_trained_model_has_learned_its_line(capfd):
-    output, _ = succeed(capfd, "explicit", "--prompt", f"{LINE} <unk>\nthe cat", "--temperature", "0", "--num-words=5")
+    output, _ = succeed(capfd, "explicit", "--prompt", f"{LINE} <unk>\nthe cat", "--temperature", "0", "--num-tokens=5")
     assert output == "sat on the mat and\n"
 
 
 def test_an_empty_prompt_begins_a_line(capfd):
-    empty, _ = succeed(capfd, "deq", "--num-words", "10")
+    empty, _ = succeed(capfd, "deq", "--num-tokens", "10")
     for prompt in ("", "  ", "<eos>", "\n"):
-        assert succeed(capfd, "deq", "--num-words", "10", "--prompt", prompt).out == empty
+        assert succeed(capfd, "deq", "--num-tokens", "10", "--prompt", prompt).out == empty
 
 
 def test_lines_of_a_prompt_are_lines(capfd):
@@ -122,7 +124,7 @@ def test_words_that_the_model_does_not_know_are_named(capfd):
 
 
 def test_unk_comes_only_if_it_is_allowed(capfd):
-    arguments = ("explicit", "--num-words", "60")
+    arguments = ("explicit", "--num-tokens", "60")
     assert "<unk>" not in succeed(capfd, *arguments).out
     assert "<unk>" in succeed(capfd, *arguments, "--allow-unk").out
 
@@ -136,16 +138,16 @@ def test_options_of_the_sampling_and_the_solves_are_passed_on(capfd, monkeypatch
         return plain(model, prompt, **options)
 
     monkeypatch.setattr(command, "generate", watch)
-    options = "--temperature 0.5 --top-k 3 --top-p 0.8 --max-evals 5 --tol 0.01 --no-warm-start --num-words 4"
+    options = "--temperature 0.5 --top-k 3 --top-p 0.8 --max-evals 5 --tol 0.01 --no-warm-start --num-tokens 4"
     succeed(capfd, "deq", "--prompt", "the", *options.split())
-    assert (given["temperature"], given["top_k"], given["top_p"], given["num_words"]) == (0.5, 3, 0.8, 4)
+    assert (given["temperature"], given["top_k"], given["top_p"], given["num_tokens"]) == (0.5, 3, 0.8, 4)
     assert (given["solver"].max_evals, given["solver"].tol, given["warm_start"]) == (5, 0.01, False)
     succeed(capfd, "deq")
     assert (given["solver"].max_evals, given["solver"].tol, given["warm_start"]) == (8, 1e-3, True)
 
 
 def test_a_checkpoint_is_chosen_by_its_step(capfd):
-    arguments = ("explicit", "--num-words", "3", "--stats")
+    arguments = ("explicit", "--num-tokens", "3", "--stats")
     late, early = succeed(capfd, *arguments).out, succeed(capfd, *arguments, "--step", "20").out
     assert late != early
 
@@ -153,33 +155,33 @@ def test_a_checkpoint_is_chosen_by_its_step(capfd):
 # What it costs
 
 
-def test_stats_are_one_line_for_each_word(capfd):
-    output, errors = succeed(capfd, "deq", "--num-words", "12", "--stats")
+def test_stats_are_one_line_for_each_token(capfd):
+    output, errors = succeed(capfd, "deq", "--num-tokens", "12", "--stats")
     rows = [line.split("\t") for line in output.splitlines()]
     assert len(rows) == 12
-    text = succeed(capfd, "deq", "--num-words", "12").out
+    text = succeed(capfd, "deq", "--num-tokens", "12").out
     assert [row[0] for row in rows] == text.replace("\n", " <eos> ").split()[:12]
     assert all(float(row[1]) <= 0 for row in rows)
     evals = sum(int(row[2]) for row in rows) / 12
-    assert f"{evals:.2f} evaluations per word" in errors
+    assert f"{evals:.2f} evaluations per token" in errors
 
 
 def test_an_explicit_network_has_no_evaluations(capfd):
-    output, errors = succeed(capfd, "explicit", "--num-words", "5", "--stats")
+    output, errors = succeed(capfd, "explicit", "--num-tokens", "5", "--stats")
     assert all(len(line.split("\t")) == 2 for line in output.splitlines())
     assert "evaluations" not in errors
 
 
 def test_both_starts_are_compared(capfd):
-    output, errors = succeed(capfd, "deq", "--compare", "--num-words", "10")
+    output, errors = succeed(capfd, "deq", "--compare", "--num-tokens", "10")
     rows = [line.split() for line in output.splitlines() if re.match(r"\s*(0\.001|1e-08)\s", line)]
     assert [row[0] for row in rows] == ["0.001", "1e-08"]
     for row in rows:
         zero, last, saved = float(row[1]), float(row[2]), float(row[3].rstrip("%"))
         assert saved == pytest.approx(100 * (1 - last / zero), abs=0.6)
         assert row[4] in ("all", "the")
-    stats = succeed(capfd, "deq", "--no-warm-start", "--num-words", "10").err
-    assert f"{rows[0][1]} evaluations per word" in stats
+    stats = succeed(capfd, "deq", "--no-warm-start", "--num-tokens", "10").err
+    assert f"{rows[0][1]} evaluations per token" in stats
     assert errors == ""
 
 
@@ -191,7 +193,7 @@ def test_both_starts_are_compared(capfd):
     [
         ("synthetic", "synthetic is a run on synthetic, which is no text"),
         ("nowhere", "nowhere"),
-        ("deq --num-words 0", "--num-words is 0; it must be at least 1."),
+        ("deq --num-tokens 0", "--num-tokens is 0; it must be at least 1."),
         ("deq --max-evals 0", "--max-evals is 0; it must be at least 1."),
         ("deq --tol 2", "--tol is 2.0; it must be in [0, 1)."),
         ("deq --seed -1", "--seed is -1; it must be at least 0."),
@@ -199,7 +201,7 @@ def test_both_starts_are_compared(capfd):
         ("deq --temperature -1", "--temperature is -1.0; it must be a finite number >= 0."),
         ("deq --top-k 0", "--top-k is 0; it must be an integer >= 1."),
         ("deq --top-p 1.5", "--top-p is 1.5; it must be in (0, 1]."),
-        ("deq --num-word 3", "Did you mean '--num-words'?"),
+        ("deq --num-token 3", "Did you mean '--num-tokens'?"),
         ("deq --step 7", "7"),
         ("explicit --compare", "no use for --compare"),
         ("explicit --max-evals 3", "no use for --max-evals"),
@@ -213,7 +215,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(arguments, problem, capfd):
 def test_another_text_than_that_of_the_training_is_refused(folder, capfd):
     write_corpus(folder / "data", line=f"{LINE} again")
     line = refuse(capfd, "deq")
-    assert "The model of deq has 11 words, and wikitext-2 has 12 here" in line
+    assert "The model of deq has 11 tokens, and wikitext-2 has 12 here" in line
 
 
 def test_a_missing_text_is_refused(capfd, monkeypatch):
@@ -238,11 +240,11 @@ def test_an_interrupt_ends_the_line_and_says_how_far_it_came(capfd, monkeypatch)
     assert main(["generate", "deq", "--prompt", "the"]) == 130
     output, errors = capfd.readouterr()
     assert output.endswith("\n")
-    assert errors == "steadeq: Stopped after 3 of 50 words.\n"
+    assert errors == "steadeq: Stopped after 3 of 50 tokens.\n"
 
 
-def test_words_are_shown_as_they_come_and_a_signal_ends_them():
-    process = start("generate", "deq", "--num-words", "100000000", "--stats")
+def test_tokens_are_shown_as_they_come_and_a_signal_ends_them():
+    process = start("generate", "deq", "--num-tokens", "100000000", "--stats")
     try:
         # A line that arrives is proof that nothing waits for the end.
         assert process.stdout.readline().count("\t") == 2
@@ -252,4 +254,4 @@ def test_words_are_shown_as_they_come_and_a_signal_ends_them():
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert re.fullmatch(r"steadeq: Stopped after \d+ of 100000000 words\.\n", errors)
+    assert re.fullmatch(r"steadeq: Stopped after \d+ of 100000000 tokens\.\n", errors)

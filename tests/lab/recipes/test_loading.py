@@ -163,7 +163,7 @@ def test_what_is_not_there_is_refused_in_one_sentence(text, message, write, tmp_
     [
         ("nothing", r"^my_recipes\.py:nothing returns None; it must return a TrainConfig\.$"),
         ("number", r"^my_recipes\.py:number returns an object of type int; it must return a TrainConfig\.$"),
-        ("broken", r"^my_recipes\.py:broken cannot be built: line 44: TypeError: .*'num_sample'.*[^.]\.$"),
+        ("broken", r"^my_recipes\.py:broken cannot be built: line 44: TypeError: .*'num_sample'\.$"),
         ("Mine", r"^my_recipes\.py:Mine returns an object of type Mine; it must"),
     ],
 )

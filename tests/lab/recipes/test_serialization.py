@@ -104,7 +104,7 @@ def test_wrong_json_is_refused_by_name(change, message):
         from_dict(content)
 
 
-@pytest.mark.parametrize("field", ["recipe", "model", "data"])
+@pytest.mark.parametrize("field", ["model", "data"])
 def test_a_missing_field_is_refused_by_name(field):
     content = synthetic()
     del content[field]

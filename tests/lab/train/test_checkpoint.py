@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from lab.train.runs import Crash, assert_same, disk_full, final_state, raise_at, snapshot, tiny_config, train, train_until
+from lab.train.runs import (
+    Crash,
+    assert_same,
+    disk_full,
+    final_state,
+    raise_at,
+    snapshot,
+    tiny_config,
+    train,
+    train_until,
+)
 
 from steadeq.lab.checkpoint import Checkpoint, CheckpointFolder, DamagedCheckpointError
 from steadeq.lab.errors import InputError, Interrupted, RunError

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 from lab.train.runs import (
     Crash,
     LineData,
@@ -27,11 +26,14 @@ from lab.train.runs import (
     train,
     train_until,
 )
+from torch import nn
 
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError, RunError
-from steadeq.models import ToyDEQ
-from steadeq.lab.train import AbstractModelConfig, Run, Trainer
+from steadeq.lab.folder import RunFolder
+from steadeq.lab.runs import RunRecord
+from steadeq.lab.train import Trainer
+from steadeq.models import AbstractModelConfig, ToyDEQ
 
 CONFIG = tiny_config()
 
@@ -80,7 +82,7 @@ def test_a_disk_that_fills_up_at_any_moment_is_one_clear_error(call, whole, path
     else:
         assert code == 1
         assert "No space left on device" in assert_one_sentence(capfd.readouterr().err)
-    checkpoint = Run(path).checkpoints().load_latest()
+    checkpoint = RunFolder(path).checkpoints().load_latest()
     assert checkpoint is not None
     assert resume(path) == 0
     assert_same(final_state(path), whole)
@@ -119,7 +121,7 @@ def test_the_kernel_refusing_to_write_leaves_the_last_checkpoint_intact(whole, p
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1, errors
     assert_one_sentence(errors)
-    assert Run(path).checkpoints().steps() == [4]
+    assert RunFolder(path).checkpoints().steps() == [4]
     assert [entry.name for entry in (path / "checkpoints").iterdir()] == ["step-00000004"]
     assert resume(path) == 0
     assert_same(final_state(path)["weights"], whole["weights"])
@@ -143,12 +145,12 @@ def test_a_read_only_folder_is_refused(tmp_path, capfd):
 
 
 def test_a_folder_in_which_another_process_trains_is_refused(path, capfd):
-    with Run(path).lock():
+    with RunFolder(path).lock():
         before = snapshot(path)
         assert resume(path) == 2
         assert "Another process is training" in assert_one_sentence(capfd.readouterr().err)
         assert snapshot(path) == before
-    with Run(path).lock(), pytest.raises(InputError, match="Another process"), Run(path).lock():
+    with RunFolder(path).lock(), pytest.raises(InputError, match="Another process"), RunFolder(path).lock():
         pass
 
 
@@ -158,13 +160,13 @@ def test_a_folder_that_another_process_makes_at_the_same_time_is_left_to_it(tmp_
 
     def overtaken(*arguments, **options):
         monkeypatch.undo()
-        Run.create(tmp_path / "run", other)
+        RunFolder.create(tmp_path / "run", other)
         return plain(*arguments, **options)
 
     monkeypatch.setattr(tempfile, "mkstemp", overtaken)
     with pytest.raises(InputError, match="run"):
-        Run.create(tmp_path / "run", CONFIG)
-    assert Run(tmp_path / "run").config() == other
+        RunFolder.create(tmp_path / "run", CONFIG)
+    assert RunFolder(tmp_path / "run").config() == other
     assert list(snapshot(tmp_path / "run")) == ["config.json"]
 
 
@@ -173,44 +175,42 @@ def test_a_file_system_without_links_will_do(tmp_path, monkeypatch):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", refuse)
-    Run.create(tmp_path / "run", CONFIG)
-    assert Run(tmp_path / "run").config() == CONFIG
+    RunFolder.create(tmp_path / "run", CONFIG)
+    assert RunFolder(tmp_path / "run").config() == CONFIG
     assert list(snapshot(tmp_path / "run")) == ["config.json"]
 
 
 # Numbers
 
 
-@dataclass(frozen=True, kw_only=True)
-class PoisonedModel(AbstractModelConfig):
+class Poisoned(ToyDEQ):
     """A ToyDEQ whose loss is not finite at some of its calls in training, counted from 0."""
 
-    bad: tuple[int, ...] = ()
-    where: str = "output"
-    hidden: int = 4
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        bad: tuple[int, ...] = ()
+        where: str = "output"
 
-    def build(self) -> nn.Module:
-        return _Poisoned(self)
+        def build(self) -> nn.Module:
+            return Poisoned(self)
 
+    def __init__(self, config: Config) -> None:
+        super().__init__(hidden=4)
+        self.bad, self.where, self.calls = config.bad, config.where, 0
 
-class _Poisoned(ToyDEQ):
-    def __init__(self, config: PoisonedModel) -> None:
-        super().__init__(hidden=config.hidden)
-        self.config, self.calls = config, 0
-
-    def inject(self, x):
+    def encode(self, x):
         if self.training:
             self.calls += 1
-            if self.config.where == "input" and self.calls - 1 in self.config.bad:
+            if self.where == "input" and self.calls - 1 in self.bad:
                 x = x.clone()
                 x[1] = float("nan")
-        return super().inject(x)
+        return super().encode(x)
 
-    def read_out(self, z):
-        if self.training and self.calls - 1 in self.config.bad:
-            if self.config.where == "output":
+    def decode(self, z):
+        if self.training and self.calls - 1 in self.bad:
+            if self.where == "output":
                 return z * float("inf")
-            if self.config.where == "gradient":
+            if self.where == "gradient":
                 return z + _InfiniteGradient.apply(z)
         return z
 
@@ -229,7 +229,7 @@ class _InfiniteGradient(torch.autograd.Function):
 
 def poisoned(bad, where="output", **loop):
     config = tiny_config("synthetic", loop={"num_steps": 6, "ema_decay": 0.5, **loop}, log={"eval_every": 6})
-    return replace(config, model=PoisonedModel(bad=tuple(bad), where=where))
+    return replace(config, model=Poisoned.Config(bad=tuple(bad), where=where))
 
 
 class Recorder(Watcher):
@@ -249,8 +249,8 @@ class Recorder(Watcher):
 @pytest.mark.parametrize("where", ["output", "input", "gradient"])
 def test_a_step_that_is_not_finite_is_skipped_counted_and_recorded(where, tmp_path):
     config, recorder = poisoned([2, 4], where), Recorder()
-    run = Run.create(tmp_path / "run", config)
-    trainer = recorder.trainer = Trainer(config, run, display=recorder)
+    folder = RunFolder.create(tmp_path / "run", config)
+    trainer = recorder.trainer = Trainer(config, folder, display=recorder)
     initial = [p.detach().clone() for p in trainer.model.parameters()]
     optimizer_steps = []
     plain = trainer.optimizer.step
@@ -263,7 +263,7 @@ def test_a_step_that_is_not_finite_is_skipped_counted_and_recorded(where, tmp_pa
     assert not all(map(torch.equal, third, fourth))
     assert all(map(torch.equal, fourth, fifth))
     assert all(bool(p.isfinite().all()) for p in sixth)
-    records = metrics_of(run.path)
+    records = metrics_of(folder.path)
     skipped = [record for record in records if record["event"] == "skipped"]
     assert [(record["step"], record["in_row"]) for record in skipped] == [(3, 1), (5, 1)]
     assert all("not finite" in record["reason"] for record in skipped)
@@ -281,26 +281,25 @@ def test_a_skipped_step_is_left_out_of_the_averages_of_a_window(tmp_path):
     assert all(record["loss"] is not None for record in records)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NormalizedModel(AbstractModelConfig):
+class Normalized(ToyDEQ):
     """A ToyDEQ behind a batch normalization."""
 
-    def build(self) -> nn.Module:
-        return _Normalized()
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        def build(self) -> nn.Module:
+            return Normalized()
 
-
-class _Normalized(ToyDEQ):
     def __init__(self) -> None:
         super().__init__(hidden=4)
         self.norm = nn.BatchNorm1d(1)
 
-    def inject(self, x):
-        return super().inject(self.norm(x))
+    def encode(self, x):
+        return super().encode(self.norm(x))
 
 
 def test_a_skipped_step_leaves_running_means_alone(tmp_path):
     config = tiny_config("synthetic", loop={"num_steps": 6, "ema_decay": 0.5}, log={"eval_every": 6})
-    config = replace(config, model=NormalizedModel(), data=LineData(num_train=96, bad=(0,)))
+    config = replace(config, model=Normalized.Config(), data=LineData(num_train=96, bad=(0,)))
     trainer = train(config, tmp_path / "run")
     assert [r["event"] for r in metrics_of(tmp_path / "run")].count("skipped") == 1
     assert trainer.average is not None
@@ -331,25 +330,30 @@ def test_bad_steps_before_a_crash_still_count_after_it(tmp_path):
 
 
 def test_a_run_that_blows_up_exits_with_1_and_one_sentence(tmp_path, capfd):
-    config = replace(tiny_config("synthetic", loop={"max_bad_steps": 2, "batch_size": 48}), data=LineData(bad=(0,)))
-    Run.create(tmp_path / "run", config)
-    assert resume(tmp_path / "run") == 1
+    (tmp_path / "bad_line.py").write_text(
+        "from lab.train.runs import LineData, tiny_config\n"
+        "def recipe():\n"
+        "    loop = {'max_bad_steps': 2, 'batch_size': 48}\n"
+        "    return tiny_config('synthetic', loop=loop, data=LineData(bad=(0,)))\n"
+    )
+    recipe, path = f"{tmp_path / 'bad_line.py'}:recipe", tmp_path / "run"
+    assert main(["train", recipe, "--out", str(path)]) == 1
     assert "2 steps in a row" in assert_one_sentence(capfd.readouterr().err)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["skipped", "skipped", "diverged"]
+    assert [line["event"] for line in metrics_of(path)] == ["skipped", "skipped", "diverged"]
+    assert RunRecord.read(path, recipe).has_diverged
 
 
 def test_metrics_are_json_even_where_numbers_are_not_finite(tmp_path):
     # A validation loss that is infinite is recorded as null.
     config = poisoned([])
-    run = Run.create(tmp_path / "run", config)
-    trainer = Trainer(config, run)
+    folder = RunFolder.create(tmp_path / "run", config)
+    trainer = Trainer(config, folder)
     trainer.splits.validation.targets[0] = float("inf")
     trainer.train()
 
     def refuse(name):
         raise AssertionError(name)
 
-    records = [json.loads(line, parse_constant=refuse) for line in run.metrics_path.read_text().splitlines()]
-    assert records[-1]["event"] == "evaluation"
-    assert records[-1]["loss"] is None
+    records = [json.loads(line, parse_constant=refuse) for line in folder.metrics_path.read_text().splitlines()]
+    assert [record["event"] for record in records[-2:]] == ["evaluation", "finished"]
+    assert records[-2]["loss"] is None

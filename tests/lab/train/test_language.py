@@ -1,40 +1,35 @@
-"""Language models in the loop: texts in order, memory from step to step, perplexity."""
+"""Language models in the loop: texts in order, a carry from step to step, perplexity."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from lab.train.runs import Crash, assert_same, final_state, train, train_until
+from lab.train.runs import Crash, assert_same, change, final_state, train, train_until
 from lab.train.test_distributed import assert_close, finish, start_two
 
+from steadeq import GMRES, Anderson, Implicit, JacobianRegularizer
 from steadeq.lab.cli.main import main
-from steadeq.lab.data import Text
+from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig, WarmupConfig
+from steadeq.lab.data import StreamReader, Text, WikiText2
 from steadeq.lab.errors import InputError, Interrupted
-from steadeq.models import Segment
-from steadeq.lab.recipes.text import WikiText2Data
-from steadeq.lab.recipes.transformers import DEQTransformerModel, TransformerXLModel
-from steadeq.solvers import Anderson
-from steadeq.lab.train import (
-    BackwardConfig,
-    ForwardConfig,
-    JacobianConfig,
-    LanguageModeling,
-    LogConfig,
-    LoopConfig,
-    OptimizerConfig,
-    Process,
-    Run,
-    TrainConfig,
-    Trainer,
-    WarmupConfig,
-)
-from steadeq.lab.train.batches import StreamBatches
+from steadeq.lab.folder import RunFolder
+from steadeq.lab.optimizers import Adam
+from steadeq.lab.tasks import LanguageModeling
+from steadeq.lab.train import Process, Trainer
+from steadeq.lab.train.carry import CarryStore
 from steadeq.lab.train.evaluation import Evaluator
-from steadeq.lab.train.carry import Memories
+from steadeq.models import DEQTransformerLM, TransformerXL
 
-NUM_WORDS = 15
-SIZES = {"num_words": NUM_WORDS, "features": 8, "num_heads": 2, "hidden_features": 12, "memory_length": 6, "std": 0.35}
+VOCAB_SIZE = 15
+SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "features": 8,
+    "num_heads": 2,
+    "hidden_features": 12,
+    "memory_length": 6,
+    "std": 0.35,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -53,28 +48,28 @@ def corpus(tmp_path, monkeypatch):
 def make_config(model=None, **sections):
     config = TrainConfig(
         recipe="wikitext2-deq-post-cpu",
-        model=model or DEQTransformerModel(**SIZES, dropout=0.1, attention_dropout=0.1),
-        data=WikiText2Data(length=5),
-        optimizer=OptimizerConfig(learning_rate=1e-2),
-        forward=ForwardConfig(max_evals=6),
-        backward=BackwardConfig(max_evals=6),
-        jacobian=JacobianConfig(weight=0.1, probability=0.5),
+        model=model or DEQTransformerLM.Config(**SIZES, dropout=0.1, attention_dropout=0.1),
+        data=WikiText2(length=5),
+        optimizer=Adam(learning_rate=1e-2),
+        solver=Anderson(max_evals=6),
+        adjoint=Implicit(GMRES(max_evals=6, tol=1e-4)),
+        regularizer=JacobianRegularizer(weight=0.1, probability=0.5),
         warmup=WarmupConfig(num_steps=2, depth=2),
         loop=LoopConfig(num_steps=12, batch_size=4, accumulate=2),
         log=LogConfig(eval_every=5, checkpoint_every=4, eval_batch_size=3, spectrum_samples=2, spectrum_products=4),
     )
-    return replace(config, **{name: replace(getattr(config, name), **fields) for name, fields in sections.items()})
+    return change(config, **sections)
 
 
 MODELS = {
     "deq": None,
-    "transformer-xl": TransformerXLModel(**SIZES, num_layers=2, dropout=0.1),
-    "no-memory": DEQTransformerModel(**{**SIZES, "memory_length": 0}),
+    "transformer-xl": TransformerXL.Config(**SIZES, num_layers=2, dropout=0.1),
+    "no-memory": DEQTransformerLM.Config(**{**SIZES, "memory_length": 0}),
 }
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_run_resumes_bit_for_bit_with_its_memory(model, tmp_path):
+def test_a_run_resumes_bit_for_bit_with_its_carry(model, tmp_path):
     config = make_config(MODELS[model])
     train(config, tmp_path / "whole")
     with pytest.raises(Crash):
@@ -90,18 +85,18 @@ def test_a_run_that_forgets_ends_elsewhere(tmp_path, monkeypatch):
     train(config, tmp_path / "whole")
     with pytest.raises(Interrupted):
         train_until(config, tmp_path / "broken", stop_at=6)
-    monkeypatch.setattr(Memories, "load_state_dict", lambda self, state: None)
+    monkeypatch.setattr(CarryStore, "load_state_dict", lambda self, state: None)
     train(config, tmp_path / "broken")
     whole, broken = (final_state(tmp_path / name)["weights"]["injection.weight"] for name in ("whole", "broken"))
     assert not torch.equal(whole, broken)
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_two_processes_are_one_with_two_parts_and_share_their_memories(tmp_path):
+def test_two_processes_are_one_with_two_parts_and_share_their_carry(tmp_path):
     options = (
         *("--loop.num-steps", "7", "--loop.batch-size", "4", "--loop.ema-decay", "0.9", "--data.length", "5"),
         *("--log.eval-every", "4", "--log.checkpoint-every", "4", "--log.spectrum-samples", "0"),
-        *("--model.num-words", str(NUM_WORDS), "--model.features", "8", "--model.num-heads", "2", "--model.cutoffs"),
+        *("--model.vocab-size", str(VOCAB_SIZE), "--model.features", "8", "--model.num-heads", "2", "--model.cutoffs"),
         *("--model.hidden-features", "12", "--model.memory-length", "6", "--log.eval-batch-size", "3"),
     )
     process = start_two("train", "wikitext2-deq-post-cpu", "--out", str(tmp_path / "two"), *options)
@@ -111,73 +106,73 @@ def test_two_processes_are_one_with_two_parts_and_share_their_memories(tmp_path)
     assert main([*one, *options]) == 0
     two, one = final_state(tmp_path / "two"), final_state(tmp_path / "one")
     assert_close(two, one)
-    for a, b in zip(two["state"]["memories"], one["state"]["memories"], strict=True):
+    for a, b in zip(two["state"]["carry"], one["state"]["carry"], strict=True):
         assert a.shape == b.shape == (4, 6, b.shape[2])
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_memory_is_handed_on_within_an_epoch_and_forgotten_at_its_end(tmp_path, monkeypatch):
+def test_a_carry_is_handed_on_within_an_epoch_and_forgotten_at_its_end(tmp_path, monkeypatch):
     config = make_config(loop={"num_steps": 16}, log={"eval_every": 16})
-    trainer = Trainer(config, Run.create(tmp_path / "run", config))
-    assert trainer.batches.steps_per_epoch == 8
+    trainer = Trainer(config, RunFolder.create(tmp_path / "run", config))
+    assert trainer.reader.steps_per_epoch == 8
     seen = []
-    plain = trainer.objective.forward
+    plain = trainer.train_step.forward
 
-    def watch(x, y, plan):
-        outcome = plain(x, y, plan)
-        seen.append((x, outcome.memory))
-        return outcome
+    def watch(x, y, settings, carry):
+        result = plain(x, y, settings, carry)
+        seen.append((x, carry, result.carry))
+        return result
 
-    monkeypatch.setattr(trainer.objective, "forward", watch)
+    monkeypatch.setattr(trainer.train_step, "forward", watch)
     trainer.train()
     for index in (0, 1):  # parts of a batch
-        given = [x.memory for x, _ in seen[index::2]]
-        returned = [memory for _, memory in seen[index::2]]
-        assert [step for step, memory in enumerate(given) if memory is None] == [0, 8]
+        given = [carry for _, carry, _ in seen[index::2]]
+        returned = [carry for _, _, carry in seen[index::2]]
+        assert [step for step, carry in enumerate(given) if carry is None] == [0, 8]
         for step in (1, 2, 9, 15):
             assert_same(given[step], returned[step - 1])
-        # Row by row, words go on where those of the step before ended.
-        words = torch.cat([x.words for x, _ in seen[index::2][:8]], dim=1)
+        # Row by row, tokens go on where those of the step before ended.
+        tokens = torch.cat([x for x, _, _ in seen[index::2][:8]], dim=1)
         streams = trainer.splits.train.streams(4).columns[2 * index : 2 * index + 2].long()
-        assert torch.equal(words, streams[:, :40])
+        assert torch.equal(tokens, streams[:, :40])
 
 
-def test_the_memory_of_a_bad_step_is_not_kept(tmp_path, monkeypatch):
+def test_the_carry_of_a_bad_step_is_not_kept(tmp_path, monkeypatch):
     config = make_config(log={"eval_every": 12})
-    trainer = Trainer(config, Run.create(tmp_path / "run", config))
-    plain = trainer.objective.forward
+    trainer = Trainer(config, RunFolder.create(tmp_path / "run", config))
+    plain = trainer.train_step.forward
     kept = {}
 
-    def spoil(x, y, plan):
-        kept[plan.step] = x.memory
-        outcome = plain(x, y, plan)
-        if plan.step == 4:
-            return replace(outcome, loss=outcome.loss * math.nan, memory=tuple(m * math.nan for m in outcome.memory))
-        return outcome
+    def spoil(x, y, settings, carry):
+        kept[settings.step] = carry
+        result = plain(x, y, settings, carry)
+        if settings.step == 4:
+            return replace(result, loss=result.loss * math.nan, carry=tuple(part * math.nan for part in result.carry))
+        return result
 
-    monkeypatch.setattr(trainer.objective, "forward", spoil)
+    monkeypatch.setattr(trainer.train_step, "forward", spoil)
     trainer.train()
     assert trainer.num_bad == 1
     assert_same(kept[5], kept[4])
 
 
-def test_perplexity_is_that_of_all_words_with_the_last_short_segment(tmp_path):
+def test_perplexity_is_that_of_all_tokens_with_the_last_short_segment(tmp_path):
     config = make_config()
-    model = Trainer(config, Run.create(tmp_path / "run", config)).model.eval()
-    text = Text(tokens=torch.randint(NUM_WORDS, (47,), generator=torch.Generator().manual_seed(1)), length=5)
+    model = Trainer(config, RunFolder.create(tmp_path / "run", config)).model.eval()
+    text = Text(tokens=torch.randint(VOCAB_SIZE, (47,), generator=torch.Generator().manual_seed(1)), length=5)
     solver = Anderson(max_evals=60, tol=1e-6)
     measured = Evaluator(task=LanguageModeling(), process=Process(), batch_size=3).measure(model, text, solver)
 
     columns = text.tokens[:45].reshape(3, 15)
-    losses, memory = [], None
+    losses, carry = [], None
     for begin, end in ((0, 5), (5, 10), (10, 14)):
         with torch.no_grad():
-            predictions, _ = model(Segment(columns[:, begin:end], memory), solver=solver)
-        memory = predictions.memory
+            predictions = model(columns[:, begin:end], carry, solver=solver)
+        carry = predictions.carry
         losses.append(predictions.losses(columns[:, begin + 1 : end + 1]))
     loss = torch.cat(losses, dim=1).mean().item()
-    assert measured["loss"] == pytest.approx(loss, rel=1e-6)
-    assert measured["perplexity"] == pytest.approx(math.exp(loss), rel=1e-6)
+    assert measured.loss == pytest.approx(loss, rel=1e-6)
+    assert measured.score == pytest.approx(math.exp(loss), rel=1e-6)
 
 
 def test_training_records_a_perplexity_and_learns(tmp_path):
@@ -186,30 +181,30 @@ def test_training_records_a_perplexity_and_learns(tmp_path):
     for split in ("train", "valid", "test"):
         (folder / f"wiki.{split}.tokens").write_text((" ".join(f"w{n}" for n in range(13)) + "\n") * 12)
     config = make_config(
-        DEQTransformerModel(**SIZES), loop={"num_steps": 80}, warmup={"num_steps": 0}, jacobian={"weight": 0.0}
+        DEQTransformerLM.Config(**SIZES), loop={"num_steps": 80}, warmup={"num_steps": 0}, regularizer={"weight": 0.0}
     )
     trainer = train(config, tmp_path / "run")
     assert trainer.evaluation["perplexity"] == pytest.approx(math.exp(trainer.evaluation["loss"]))
     assert trainer.evaluation["perplexity"] < 5
 
 
-def test_a_model_with_too_few_words_is_refused(tmp_path):
-    config = make_config(DEQTransformerModel(**{**SIZES, "num_words": 9}))
+def test_a_model_with_too_few_tokens_is_refused(tmp_path):
+    config = make_config(DEQTransformerLM.Config(**{**SIZES, "vocab_size": 9}))
     with pytest.raises(InputError, match="does not fit the data"):
-        Trainer(config, Run.create(tmp_path / "run", config))
+        Trainer(config, RunFolder.create(tmp_path / "run", config))
 
 
 @pytest.mark.parametrize(("loop", "message"), [({"batch_size": 80}, "too short"), ({"batch_size": 3}, "multiple of")])
 def test_a_text_that_is_too_short_is_refused(loop, message, tmp_path):
     config = make_config(loop=loop)
     with pytest.raises(InputError, match=message):
-        Trainer(config, Run.create(tmp_path / "run", config))
+        Trainer(config, RunFolder.create(tmp_path / "run", config))
 
 
 def test_streams_do_not_depend_on_the_parts_they_are_cut_into():
-    text = Text(tokens=torch.arange(101), length=7)
-    whole = StreamBatches(text, batch_size=4, num_parts=1)
-    parts = StreamBatches(text, batch_size=4, num_parts=2)
+    tokens = torch.arange(101)
+    whole = StreamReader(tokens, length=7, batch_size=4, num_parts=1)
+    parts = StreamReader(tokens, length=7, batch_size=4, num_parts=2)
     for step in range(5):
         for a, b in zip(whole.get(step, 0), zip(*(parts.get(step, part) for part in (0, 1)), strict=True), strict=True):
             assert torch.equal(a, torch.cat(b))

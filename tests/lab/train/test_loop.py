@@ -7,18 +7,37 @@ from itertools import pairwise
 
 import pytest
 import torch
+from lab.train.runs import LineData, Watcher, assert_same, events_of, final_state, metrics_of, tiny_config, train
 from torch import nn
-from lab.train.runs import LineData, Watcher, assert_same, final_state, metrics_of, tiny_config, train
 
-from steadeq import GMRES, Anderson, Implicit
-from steadeq.lab.data import AbstractDataset, Dataset
+from steadeq import (
+    GMRES,
+    AbstractSolver,
+    Anderson,
+    Broyden,
+    ClosedLoop,
+    Constant,
+    Implicit,
+    Increments,
+    JacobianRegularizer,
+    Linear,
+    NewtonKrylov,
+    OneStep,
+    Picard,
+    Shine,
+    StopAfter,
+    Unrolled,
+)
+from steadeq.lab.config import RandomBudget
+from steadeq.lab.data import AbstractDataset, InMemory, SampleReader
+from steadeq.lab.data.readers import BatchOrder
 from steadeq.lab.errors import InputError
-from steadeq.models import ToyDEQ
-from steadeq.solvers import AbstractSolver
-from steadeq.lab.train import AbstractModelConfig, JacobianConfig, OptimizerConfig, Process, Regression, Run, Trainer
-from steadeq.lab.train.batches import BatchOrder, SampleBatches
+from steadeq.lab.folder import RunFolder
+from steadeq.lab.optimizers import SGD, Adam, AdamW
+from steadeq.lab.tasks import Regression
+from steadeq.lab.train import Process, Trainer
 from steadeq.lab.train.evaluation import Evaluator
-from steadeq.lab.train.optimizer import build_optimizer, learning_rate
+from steadeq.models import AbstractModelConfig, ToyDEQ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,20 +53,20 @@ class DoubleModel(AbstractModelConfig):
 def double_config(**sections):
     """Return a run in float64 whose solves are exact, without a penalty."""
     exact = {
-        "forward": {"max_evals": 100, "tol": 1e-13},
-        "backward": {"max_evals": 50, "tol": 1e-13},
-        "jacobian": {"weight": 0.0},
+        "model": DoubleModel(),
+        "data": LineData(dtype="float64"),
+        "solver": {"max_evals": 100, "tol": 1e-13},
+        "adjoint": Implicit(GMRES(max_evals=50, tol=1e-13)),
+        "regularizer": {"weight": 0.0},
     }
-    merged = {name: {**exact.get(name, {}), **sections.get(name, {})} for name in {*exact, *sections}}
-    config = tiny_config("synthetic", **merged)
-    return replace(config, model=DoubleModel(), data=LineData(dtype="float64"))
+    return tiny_config("synthetic", **{**exact, **sections})
 
 
 RARELY = {"eval_every": 1000, "checkpoint_every": 1000}
 
 
 def make_trainer(config, path, **options):
-    return Trainer(config, Run.create(path, config), **options)
+    return Trainer(config, RunFolder.create(path, config), **options)
 
 
 def weights(model):
@@ -89,11 +108,10 @@ def test_parts_of_a_batch_add_up_to_the_whole(parts, tmp_path):
             assert a[name] == pytest.approx(b[name], rel=1e-7, abs=1e-12), name
 
 
-@pytest.mark.parametrize("method", ["sgd", "adam"])
+@pytest.mark.parametrize("method", [SGD, Adam])
 def test_a_run_equals_a_loop_written_by_hand(method, tmp_path):
     config = double_config(
-        optimizer={"method": method, "learning_rate": 0.05, "weight_decay": 1e-2, "max_grad_norm": 0.5},
-        loop={"ema_decay": 0.8},
+        optimizer=method(learning_rate=0.05, weight_decay=1e-2, max_grad_norm=0.5), loop={"ema_decay": 0.8}
     )
     initial, recorder = record(config, tmp_path / "run")
     trainer = recorder.trainer
@@ -101,14 +119,14 @@ def test_a_run_equals_a_loop_written_by_hand(method, tmp_path):
     model = ToyDEQ(hidden=6).double()
     model.load_state_dict(initial)
     average = copy.deepcopy(model)
-    if method == "sgd":
+    if method is SGD:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0, weight_decay=1e-2, momentum=0.9)
     else:
         optimizer = torch.optim.Adam(model.parameters(), lr=1.0, weight_decay=1e-2)
-    solver, adjoint = Anderson(max_evals=100, tol=1e-13), Implicit(GMRES(max_evals=50, tol=1e-13, memory=50))
+    solver, adjoint = Anderson(max_evals=100, tol=1e-13), Implicit(GMRES(max_evals=50, tol=1e-13))
     for step in range(12):
-        x, y = trainer.batches.get(step, 0)
-        output, _ = model(x, solver=solver, adjoint=adjoint)
+        x, y = trainer.reader.get(step, 0)
+        output = model(x, solver=solver, adjoint=adjoint)
         optimizer.zero_grad()
         (output - y).square().mean().backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -131,7 +149,7 @@ def test_evaluations_use_the_averaged_weights(tmp_path):
     assert trainer.average is not None
     dataset, solver = trainer.splits.validation, Anderson(max_evals=100, tol=1e-13)
     measured = {
-        name: trainer.evaluator.measure(model, dataset, solver)["mse"]
+        name: trainer.evaluator.measure(model, dataset, solver).score
         for name, model in (("average", trainer.average), ("latest", trainer.model))
     }
     assert trainer.evaluation["mse"] == pytest.approx(measured["average"], rel=1e-9)
@@ -141,14 +159,14 @@ def test_evaluations_use_the_averaged_weights(tmp_path):
 def test_the_first_phase_is_backpropagation_through_the_loop(tmp_path):
     config = double_config(
         warmup={"num_steps": 3, "depth": 5},
-        optimizer={"method": "sgd", "learning_rate": 0.1, "momentum": 0.0, "schedule": "constant"},
-        jacobian={"weight": 3.0, "probability": 1.0},
+        optimizer=SGD(learning_rate=0.1, momentum=0.0, schedule="constant"),
+        regularizer={"weight": 3.0, "probability": 1.0},
     )
     initial, recorder = record(config, tmp_path / "run")
     model = ToyDEQ(hidden=6).double()
     model.load_state_dict(initial)
     for step in range(3):
-        x, y = recorder.trainer.batches.get(step, 0)
+        x, y = recorder.trainer.reader.get(step, 0)
         z = torch.zeros_like(x)
         for _ in range(5):
             z = model.layer.cell(z, x)
@@ -163,14 +181,17 @@ def test_the_first_phase_is_backpropagation_through_the_loop(tmp_path):
         assert ("backward_evals" in values) != is_unrolled
         assert ("jacobian_norm" in values) != is_unrolled
         assert (values["forward_evals"] == 5) or not is_unrolled
-        assert values["jacobian_weight"] == (0.0 if is_unrolled else 3.0)
+        assert values["regularizer_weight"] == (0.0 if is_unrolled else 3.0)
 
 
 def test_the_penalty_of_the_first_phase_has_its_own_weight(tmp_path):
-    config = double_config(warmup={"num_steps": 4, "depth": 3, "jacobian_weight": 0.7}, jacobian={"probability": 1.0})
+    config = double_config(
+        warmup={"num_steps": 4, "depth": 3, "regularizer_weight": 0.7},
+        regularizer={"weight": 0.0, "probability": 1.0},
+    )
     _, recorder = record(config, tmp_path / "run")
     for step, values in enumerate(recorder.values):
-        assert values["jacobian_weight"] == (0.7 if step < 4 else 0.0)
+        assert values["regularizer_weight"] == (0.7 if step < 4 else 0.0)
         assert (values["penalty"] > 0) == (step < 4)
 
 
@@ -195,47 +216,50 @@ def test_learning_rates_follow_the_closed_form(schedule, tmp_path):
 
 
 def test_a_cosine_falls_from_the_highest_to_the_lowest_rate():
-    config = OptimizerConfig(learning_rate=1.0, min_learning_rate=0.2)
-    rates = [learning_rate(config, step, 1000) for step in range(1001)]
+    optimizer = Adam(learning_rate=1.0, min_learning_rate=0.2)
+    rates = [optimizer.rate(step, 1000) for step in range(1001)]
     assert rates[0] == 1.0
     assert rates[-1] == pytest.approx(0.2)
     assert rates == sorted(rates, reverse=True)
 
 
-def test_a_warm_up_does_not_jump(tmp_path):
-    config = OptimizerConfig(learning_rate=1.0, warmup_steps=100)
-    rates = [learning_rate(config, step, 10_000) for step in range(300)]
+def test_a_warm_up_does_not_jump():
+    optimizer = Adam(learning_rate=1.0, warmup_steps=100)
+    rates = [optimizer.rate(step, 10_000) for step in range(300)]
     assert max(abs(b - a) for a, b in pairwise(rates)) < 0.011
 
 
 @pytest.mark.parametrize(
-    ("method", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)]
+    ("method", "kind", "fields"),
+    [
+        (Adam, torch.optim.Adam, {"betas": (0.8, 0.9)}),
+        (AdamW, torch.optim.AdamW, {"betas": (0.8, 0.9)}),
+        (SGD, torch.optim.SGD, {"momentum": 0.7, "nesterov": True}),
+    ],
 )
-def test_optimizers_get_what_the_config_says(method, kind):
-    config = OptimizerConfig(method=method, weight_decay=0.1, betas=(0.8, 0.9), momentum=0.7, nesterov=True)
-    optimizer = build_optimizer(config, [nn.Parameter(torch.zeros(1))])
+def test_optimizers_get_what_the_config_says(method, kind, fields):
+    config = method(weight_decay=0.1, learning_rate=0.3, **fields)
+    optimizer = config.build([nn.Parameter(torch.zeros(1))])
     assert type(optimizer) is kind
     (group,) = optimizer.param_groups
-    assert group["weight_decay"] == 0.1
-    if method == "sgd":
-        assert (group["momentum"], group["nesterov"]) == (0.7, True)
-    else:
-        assert group["betas"] == (0.8, 0.9)
+    assert {name: group[name] for name in fields} == fields
+    assert (group["weight_decay"], group["lr"]) == (0.1, 0.3)
 
 
 @pytest.mark.parametrize(
-    ("jacobian", "expected"),
+    ("schedule", "expected"),
     [
-        ({"schedule": "constant"}, [4.0] * 12),
-        ({"schedule": "linear", "end": 1.0, "begin": 2}, [4.0, 4.0, *(4 - 3 * k / 10 for k in range(10))]),
-        ({"schedule": "increments", "increment": 0.5, "every": 5, "begin": 1}, [4.0] * 6 + [4.5] * 5 + [5.0]),
-        ({"schedule": "constant", "stop_step": 7}, [4.0] * 7 + [0.0] * 5),
+        (Constant(), [4.0] * 12),
+        (Linear(end=1.0, begin=2), [4.0, 4.0, *(4 - 3 * k / 10 for k in range(10))]),
+        (Increments(increment=0.5, every=5, begin=1), [4.0] * 6 + [4.5] * 5 + [5.0]),
+        (StopAfter(step=7), [4.0] * 7 + [0.0] * 5),
     ],
     ids=["constant", "linear", "increments", "stop"],
 )
-def test_the_weight_of_the_penalty_follows_its_schedule(jacobian, expected, tmp_path):
-    _, recorder = record(tiny_config(jacobian={"probability": 1.0, **jacobian}), tmp_path / "run")
-    assert [values["jacobian_weight"] for values in recorder.values] == pytest.approx(expected)
+def test_the_weight_of_the_penalty_follows_its_schedule(schedule, expected, tmp_path):
+    config = tiny_config(regularizer={"probability": 1.0, "schedule": schedule})
+    _, recorder = record(config, tmp_path / "run")
+    assert [values["regularizer_weight"] for values in recorder.values] == pytest.approx(expected)
     for values, weight in zip(recorder.values, expected, strict=True):
         assert ("jacobian_norm" in values) == (weight > 0)
 
@@ -245,7 +269,7 @@ def test_the_weight_of_the_penalty_follows_its_schedule(jacobian, expected, tmp_
 
 @pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
 def test_the_penalty_is_applied_on_the_steps_that_tau_chooses(probability, tmp_path):
-    config = tiny_config(jacobian={"probability": probability}, loop={"num_steps": 200, "batch_size": 2}, log=RARELY)
+    config = tiny_config(regularizer={"probability": probability}, loop={"num_steps": 200, "batch_size": 2}, log=RARELY)
     _, recorder = record(config, tmp_path / "run")
     applied = [values["penalty"] > 0 for values in recorder.values]
     assert applied == [recorder.trainer.regularizer.tau(step) for step in range(200)]
@@ -260,13 +284,13 @@ def test_the_penalty_is_applied_on_the_steps_that_tau_chooses(probability, tmp_p
 
 def test_the_recorded_norm_is_that_of_the_jacobian(tmp_path):
     # The state is a scalar, so that any probe of ±1 gives the square of the derivative.
-    config = tiny_config(jacobian={"probability": 1.0}, forward={"max_evals": 50, "tol": 1e-7}, loop={"num_steps": 1})
+    config = tiny_config(regularizer={"probability": 1.0}, solver={"max_evals": 50, "tol": 1e-7}, loop={"num_steps": 1})
     initial, recorder = record(config, tmp_path / "run")
     model = ToyDEQ()
     model.load_state_dict(initial)
-    x, _ = recorder.trainer.batches.get(0, 0)
+    x, _ = recorder.trainer.reader.get(0, 0)
     with torch.no_grad():
-        z, _ = model(x, solver=Anderson(max_evals=50, tol=1e-7))
+        z = model(x, solver=Anderson(max_evals=50, tol=1e-7))
         cell = model.layer.cell
         active = (z @ cell.W1.T + x @ cell.U.T + cell.b > 0).float()
         derivative = active @ (cell.W1 * cell.W2)
@@ -275,30 +299,28 @@ def test_the_recorded_norm_is_that_of_the_jacobian(tmp_path):
 
 def test_a_closed_loop_records_the_weight_that_was_applied(tmp_path):
     config = tiny_config(
-        jacobian={"schedule": "closed-loop", "weight": 0.2, "target": 1e-3, "probability": 1.0},
-        forward={"max_evals": 3},
+        regularizer={"schedule": ClosedLoop(target=1e-3), "weight": 0.2, "probability": 1.0}, solver={"max_evals": 3}
     )
     _, recorder = record(config, tmp_path / "run")
-    regularizer = config.jacobian.build(12, 4, config.loop.seed)
+    regularizer = config.regularizer.for_run(num_steps=12, steps_per_epoch=4, seed=config.loop.seed)
     applied = []
     for step, values in enumerate(recorder.values):
         applied.append(regularizer.gamma(step))
         regularizer.observe(residual=values["forward_residual"])
     assert len(set(applied)) > 1
-    assert [values["jacobian_weight"] for values in recorder.values] == applied
+    assert [values["regularizer_weight"] for values in recorder.values] == applied
 
 
 def test_a_closed_loop_records_the_norm_itself_even_where_its_guard_holds_the_penalty_back(tmp_path):
-    config = tiny_config(
-        jacobian={"schedule": "closed-loop", "weight": 50.0, "target": 1e-9, "probability": 1.0},
-        forward={"max_evals": 50, "tol": 1e-7},
-        loop={"num_steps": 1},
-    )
-    constant = tiny_config(
-        jacobian={"weight": 50.0, "probability": 1.0}, forward={"max_evals": 50, "tol": 1e-7}, loop={"num_steps": 1}
-    )
-    _, guarded = record(config, tmp_path / "guarded")
-    _, plain = record(constant, tmp_path / "plain")
+    def config(schedule):
+        return tiny_config(
+            regularizer={"schedule": schedule, "weight": 50.0, "probability": 1.0},
+            solver={"max_evals": 50, "tol": 1e-7},
+            loop={"num_steps": 1},
+        )
+
+    _, guarded = record(config(ClosedLoop(target=1e-9)), tmp_path / "guarded")
+    _, plain = record(config(Constant()), tmp_path / "plain")
     assert guarded.values[0]["penalty"] < plain.values[0]["penalty"]
     assert guarded.values[0]["jacobian_norm"] == pytest.approx(plain.values[0]["jacobian_norm"], rel=1e-6)
 
@@ -323,7 +345,10 @@ def budgets(config, path) -> list[int]:
 
 def test_random_budgets_stay_in_their_range_reach_its_ends_and_repeat(tmp_path):
     config = tiny_config(
-        forward={"max_evals": 5, "jitter": (-2, 3), "tol": 0.0}, loop={"num_steps": 60, "batch_size": 2}, log=RARELY
+        solver={"max_evals": 5, "tol": 0.0},
+        budget=RandomBudget(low=-2, high=3),
+        loop={"num_steps": 60, "batch_size": 2},
+        log=RARELY,
     )
     first = budgets(config, tmp_path / "a")
     assert len(first) == 60
@@ -334,21 +359,26 @@ def test_random_budgets_stay_in_their_range_reach_its_ends_and_repeat(tmp_path):
 
 
 def test_budgets_can_be_random_on_penalized_steps_only(tmp_path):
-    jitter = {"max_evals": 5, "jitter": (1, 2), "jitter_when": "penalized"}
-    config = tiny_config(forward=jitter, jacobian={"probability": 0.5, "stop_step": 20}, loop={"num_steps": 40})
-    regularizer = config.jacobian.build(40, 4, 0)
+    config = tiny_config(
+        solver={"max_evals": 5},
+        budget=RandomBudget(low=1, high=2, when="penalized"),
+        regularizer={"probability": 0.5, "schedule": StopAfter(step=20)},
+        loop={"num_steps": 40},
+    )
+    regularizer = config.regularizer.for_run(num_steps=40, steps_per_epoch=4, seed=0)
     expected = [regularizer.tau(step) and step < 20 for step in range(40)]
     assert any(expected)
     assert [budget > 5 for budget in budgets(config, tmp_path / "a")] == expected
 
 
 def test_evaluation_may_have_a_budget_of_its_own(tmp_path):
-    config = tiny_config(forward={"max_evals": 2, "eval_max_evals": 9, "tol": 0.0}, loop={"num_steps": 3})
+    config = tiny_config(
+        solver={"max_evals": 2, "tol": 0.0}, eval_solver=Anderson(max_evals=9, tol=0.0), loop={"num_steps": 3}
+    )
     train(config, tmp_path / "run")
-    records = metrics_of(tmp_path / "run")
-    assert [r["forward_evals"] for r in records if r["event"] == "train"] == [2, 2, 2]
+    assert [line["forward_evals"] for line in events_of(tmp_path / "run", "train")] == [2, 2, 2]
     # Samples that cannot get any better stop before their budget is spent.
-    assert 2 < records[-1]["forward_evals"] <= 9
+    assert 2 < events_of(tmp_path / "run", "evaluation")[-1]["forward_evals"] <= 9
 
 
 # Data and evaluation
@@ -356,13 +386,13 @@ def test_evaluation_may_have_a_budget_of_its_own(tmp_path):
 
 def test_every_epoch_shows_every_sample_once_in_a_new_order(tmp_path):
     trainer = make_trainer(replace(tiny_config("synthetic"), data=LineData(num_train=50)), tmp_path / "run")
-    assert trainer.batches.steps_per_epoch == 3
-    epochs = [torch.cat([trainer.batches.get(3 * e + k, 0)[0] for k in range(3)]).flatten() for e in range(3)]
+    assert trainer.reader.steps_per_epoch == 3
+    epochs = [torch.cat([trainer.reader.get(3 * e + k, 0)[0] for k in range(3)]).flatten() for e in range(3)]
     for epoch in epochs:
         assert len(set(epoch.tolist())) == 48
     assert not torch.equal(epochs[0], epochs[1])
     assert not torch.equal(epochs[1], epochs[2])
-    assert torch.equal(trainer.batches.get(1, 0)[0].flatten(), epochs[0][16:32]), "going back gives the same"
+    assert torch.equal(trainer.reader.get(1, 0)[0].flatten(), epochs[0][16:32]), "going back gives the same"
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
@@ -373,10 +403,11 @@ def test_means_are_over_samples_whatever_the_size_of_the_last_batch(batch_size):
     evaluator = Evaluator(task=Regression(), process=Process(), batch_size=batch_size)
     measured = evaluator.measure(model, data, solver)
     with torch.no_grad():
-        output, solution = model(data.inputs, solver=solver)
-    assert measured["mse"] == pytest.approx(float((output - data.targets).square().mean()), rel=1e-9)
-    assert measured["forward_evals"] == pytest.approx(float(solution.num_evals.double().mean()))
-    assert measured["converged"] == 1.0
+        output, eq = model.solve(data.inputs, solver=solver)
+    assert measured.score == pytest.approx(float((output - data.targets).square().mean()), rel=1e-9)
+    assert measured.forward_evals == pytest.approx(float(eq.stats.num_evals.double().mean()))
+    assert measured.converged == 1.0
+    assert measured.max_evals == 60
     assert model.training
 
 
@@ -391,13 +422,13 @@ def test_measuring_leaves_the_mode_of_a_model_alone():
 
 def test_the_spectrum_of_a_scalar_state_is_its_derivative():
     x = torch.linspace(-1, 1, 6)[:, None]
-    data = Dataset(inputs=x, targets=x)
+    data = InMemory(inputs=x, targets=x)
     model, solver = ToyDEQ(hidden=8), Anderson(max_evals=60, tol=1e-7)
     measured = Evaluator(task=Regression(), process=Process()).measure_spectrum(
         model, data, solver, num_samples=4, max_products=8, seed=0
     )
     with torch.no_grad():
-        z, _ = model(x[:4], solver=solver)
+        z = model(x[:4], solver=solver)
         cell = model.layer.cell
         slopes = ((z @ cell.W1.T + x[:4] @ cell.U.T + cell.b > 0).float() @ (cell.W1 * cell.W2)).abs()
     assert measured["spectral_radius"] == pytest.approx(float(slopes.mean()), rel=1e-3)
@@ -439,21 +470,22 @@ def test_the_seed_decides_all_and_the_global_one_nothing(tmp_path):
 
 
 def test_training_works_with_every_solver_and_every_gradient(tmp_path):
-    for index, (forward, backward) in enumerate(
+    budget = {"max_evals": 6, "tol": 1e-3}
+    for index, (solver, adjoint) in enumerate(
         [
-            ({"solver": "broyden"}, {"adjoint": "shine"}),
-            ({"solver": "picard"}, {"adjoint": "one-step"}),
-            ({"solver": "newton-krylov"}, {"solver": "broyden"}),
-            ({"solver": "anderson"}, {"solver": "anderson"}),
-            ({"solver": "anderson"}, {"solver": "picard"}),
-            ({"solver": "picard"}, {"adjoint": "unrolled"}),
+            (Broyden(**budget), Shine()),
+            (Picard(**budget), OneStep()),
+            (NewtonKrylov(**budget), Implicit(Broyden(**budget))),
+            (Anderson(**budget), Implicit(Anderson(**budget))),
+            (Anderson(**budget), Implicit(Picard(**budget))),
+            (Picard(**budget), Unrolled()),
         ]
     ):
         path = tmp_path / str(index)
-        train(tiny_config(forward=forward, backward=backward, loop={"num_steps": 3}), path)
+        train(tiny_config(solver=solver, adjoint=adjoint, loop={"num_steps": 3}), path)
         records = metrics_of(path)
-        assert [r["event"] for r in records] == ["train"] * 3 + ["evaluation"]
-        assert all(math.isfinite(r["loss"]) for r in records)
+        assert [r["event"] for r in records] == ["train"] * 3 + ["evaluation", "finished"]
+        assert all(math.isfinite(r["loss"]) for r in records[:-1])
 
 
 def test_windows_average_over_their_steps(tmp_path):
@@ -475,8 +507,9 @@ def test_windows_average_over_their_steps(tmp_path):
 def test_a_compiled_cell_gives_the_same_run(tmp_path):
     train(tiny_config(loop={"num_steps": 3}), tmp_path / "plain")
     train(tiny_config(loop={"num_steps": 3, "compile": True}), tmp_path / "compiled")
-    for a, b in zip(metrics_of(tmp_path / "compiled"), metrics_of(tmp_path / "plain"), strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
+    for event in ("train", "evaluation"):
+        compiled, plain = (events_of(tmp_path / name, event) for name in ("compiled", "plain"))
+        assert [line["loss"] for line in compiled] == pytest.approx([line["loss"] for line in plain], rel=1e-4)
 
 
 # Batches
@@ -500,11 +533,11 @@ class ReadData(AbstractDataset):
 @pytest.mark.parametrize("parts", [range(1), range(2), range(1, 2)])
 def test_what_is_read_ahead_is_what_would_be_read(parts):
     order = BatchOrder(12, batch_size=4, num_parts=2, seed=0)
-    ahead = SampleBatches(ReadData(), order, parts=parts, seed=0)
+    ahead = SampleReader(ReadData(), order, parts=parts, seed=0)
     for step in range(7):
         for part in parts:
             # A fresh one has nothing read ahead.
-            plain = SampleBatches(ReadData(), order, parts=parts, seed=0)
+            plain = SampleReader(ReadData(), order, parts=parts, seed=0)
             for a, b in zip(ahead.get(step, part), plain.get(step, part), strict=True):
                 assert torch.equal(a, b)
             plain.close()
@@ -513,11 +546,11 @@ def test_what_is_read_ahead_is_what_would_be_read(parts):
 
 def test_each_part_is_read_once():
     data = ReadData()
-    batches = SampleBatches(data, BatchOrder(12, batch_size=4, num_parts=2, seed=0), parts=range(2), seed=0)
+    reader = SampleReader(data, BatchOrder(12, batch_size=4, num_parts=2, seed=0), parts=range(2), seed=0)
     for step in range(3):
         for part in range(2):
-            batches.get(step, part)
-    batches.close()
+            reader.get(step, part)
+    reader.close()
     assert sorted(index for part in data.asked[:6] for index in part) == list(range(12))
     assert len(data.asked) <= 7
 
@@ -529,14 +562,14 @@ def test_an_error_while_reading_ahead_is_raised_where_the_batch_is_needed():
                 raise InputError("image.png is damaged.")
             return super().batch(indices, generator)
 
-    batches = SampleBatches(Damaged(), BatchOrder(12, batch_size=4, num_parts=1, seed=0), parts=range(1), seed=0)
-    batches.get(0, 0)
+    reader = SampleReader(Damaged(), BatchOrder(12, batch_size=4, num_parts=1, seed=0), parts=range(1), seed=0)
+    reader.get(0, 0)
     with pytest.raises(InputError, match=r"image\.png"):
-        batches.get(1, 0)
-    batches.close()
+        reader.get(1, 0)
+    reader.close()
 
 
 def test_the_penalty_can_stop_with_an_epoch():
-    config = JacobianConfig(weight=2.0, stop_epoch=3, stop_step=100)
-    regularizer = config.build(num_steps=1000, steps_per_epoch=10, seed=0)
+    schedule = StopAfter(epoch=3, schedule=StopAfter(step=100))
+    regularizer = JacobianRegularizer(weight=2.0, schedule=schedule).for_run(num_steps=1000, steps_per_epoch=10)
     assert [regularizer.gamma(step) for step in (29, 30, 100)] == [2.0, 0.0, 0.0]

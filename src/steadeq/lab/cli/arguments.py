@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import shutil
 import textwrap
@@ -44,9 +45,7 @@ def parse(kind: type[T], arguments: Sequence[str], *, command: str, summary: str
     return _Parser([_Node.of_class(kind)], command=command, summary=summary).parse(arguments)[0]
 
 
-def parse_with_config(
-    kind: type[T], arguments: Sequence[str], *, config: C, command: str, summary: str
-) -> tuple[T, C]:
+def parse_with_config(kind: type[T], arguments: Sequence[str], *, config: C, command: str, summary: str) -> tuple[T, C]:
     """Return the arguments of a command, and a config with what was overridden in it.
 
     Args:
@@ -100,7 +99,7 @@ class _Node:
         hints = typing.get_type_hints(self.kind)
         docs = field_docs(self.kind)
         for f in dataclasses.fields(self.kind):
-            if not f.init or f.name == "recipe" and not where and "model" in self.values:
+            if not f.init or (f.name == "recipe" and not where and "model" in self.values):
                 continue
             name = f"{where}.{f.name}" if where else f.name
             value = self.values.get(f.name, _default(f))
@@ -164,11 +163,11 @@ class _Parser:
 
     def parse(self, arguments: Sequence[str]) -> list[Any]:
         """Return the objects."""
+        given, options = self._split(arguments)
         if {"-h", "--help"} & set(arguments):
-            self._switch_classes(_split(arguments)[1])
+            self._switch_classes(options)
             print(self._help())
             raise HelpShown
-        given, options = _split(arguments)
         for option in self._options():
             if option.is_positional and given:
                 is_many = typing.get_origin(option.hint) is tuple
@@ -186,10 +185,30 @@ class _Parser:
     def _options(self) -> list[_Option]:
         return [option for node in self._nodes for option in node.options()]
 
+    def _split(self, arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+        """Return what is given by its place, and each option with its words."""
+        options = {option.flag: option for option in self._options()}
+        has_places = any(option.is_positional for option in options.values())
+        places: list[str] = []
+        given: list[tuple[str, list[str]]] = []
+        for argument in arguments:
+            if argument.startswith("--"):
+                flag, equals, word = argument.partition("=")
+                given.append((flag.replace("_", "-"), [word] if equals else []))
+                continue
+            option = options.get(given[-1][0]) if given else None
+            # Without places, what an option has no use for is best told with the option.
+            if given and (option is None or not has_places or _takes(option.hint, given[-1][1], argument)):
+                given[-1][1].append(argument)
+            else:
+                places.append(argument)
+        return places, given
+
     def _switch_classes(self, given: list[tuple[str, list[str]]]) -> None:
         """Put other objects where a class is named, from the outside to the inside."""
+        options = self._options()
         for flag, words in sorted(given, key=lambda pair: pair[0].count(".")):
-            option = next((o for o in self._options() if o.flag == flag), None)
+            option = next((o for o in options if o.flag == flag), None)
             if option is None or option.base is None:
                 continue
             if words == ["None"] and type(None) in typing.get_args(option.hint):
@@ -199,11 +218,10 @@ class _Parser:
             by_case = {name.lower(): kind for name, kind in known.items()}
             word = " ".join(words)
             if word.lower() not in by_case:
-                raise InputError(
-                    f"{flag} is {word!r}; it must be one of {', '.join(known)}.{suggestion(word, known)}"
-                )
+                raise InputError(f"{flag} is {word!r}; it must be one of {', '.join(known)}.{suggestion(word, known)}")
             old = option.value.build(option.name) if isinstance(option.value, _Node) else option.value
             option.owner.values[option.field] = option.owner.switch(by_case[word.lower()], old)
+            options = self._options()
 
     def _set_values(self, given: list[tuple[str, list[str]]]) -> None:
         options = {option.flag: option for option in self._options() if not option.is_positional}
@@ -243,19 +261,14 @@ class _Parser:
         return "\n".join(lines)
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return what stands before the first option, and each option with the words after it."""
-    places: list[str] = []
-    options: list[tuple[str, list[str]]] = []
-    for argument in arguments:
-        if argument.startswith("--"):
-            flag, equals, word = argument.partition("=")
-            options.append((flag.replace("_", "-"), [word] if equals else []))
-        elif options:
-            options[-1][1].append(argument)
-        else:
-            places.append(argument)
-    return places, options
+def _takes(hint: Any, words: Sequence[str], word: str) -> bool:
+    """Return whether an option of a type that was given some words takes another one."""
+    if hint is bool:
+        return not words and word.lower() in ("true", "false")
+    if typing.get_origin(hint) is tuple:
+        arguments = typing.get_args(hint)
+        return arguments[-1] is Ellipsis or len(words) < len(arguments)
+    return not words
 
 
 def _wrap(value: Any) -> Any:
@@ -268,6 +281,7 @@ def _default(f: dataclasses.Field[Any]) -> Any:
     return _wrap(f.default)
 
 
+@functools.cache
 def field_docs(kind: type) -> dict[str, str]:
     """Return the strings below the fields of a dataclass, and of its bases, by the names of the fields."""
     docs: dict[str, str] = {}

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bar
 
+from ..._internal.validation import suggestion
 from ..data import search_path
 from ..data.catalog import CATALOG, Entry
 from ..data.download import Progress
 from ..data.locations import download_folder
-from ..._internal.validation import suggestion
 from ..errors import InputError
 from .arguments import parse, positional
 from .table import print_table

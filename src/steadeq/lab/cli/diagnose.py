@@ -8,8 +8,11 @@ from functools import partial
 from pathlib import Path
 from statistics import mean
 
+import torch
+from matplotlib.figure import Figure
+
 from ...models import ToyDEQ
-from ..data import Synthetic, synthetic
+from ..data import Synthetic, read_samples, synthetic
 from ..errors import InputError
 from ..files import write_atomically
 from ..loading import TrainedModel, load_trained
@@ -91,14 +94,15 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _surfaces(trained: TrainedModel) -> dict[str, object]:
+def _surfaces(trained: TrainedModel) -> dict[str, Figure]:
     """Return the figure of a map of one variable, for runs of the synthetic study."""
     model, data = trained.model, trained.config.data
     if not isinstance(model, ToyDEQ) or not isinstance(data, Synthetic):
         return {}
     label = f"γ = {trained.config.regularizer.weight:g}"
     target = partial(synthetic.target, variant=data.variant)
-    return {"surface": synthetic_figure({label: model.cpu()}, target, data=data.load().train.all())}
+    samples = read_samples(train := data.load().train, torch.arange(len(train)))
+    return {"surface": synthetic_figure({label: model.cpu()}, target, data=samples)}
 
 
 def _row(name: str, values: Sequence[float | None], errors: Sequence[float | None] | None = None) -> list[str]:

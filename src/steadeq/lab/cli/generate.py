@@ -17,7 +17,7 @@ from ...models.transformer import Sampling, Step, generate, vocabulary_size
 from ...solvers import AbstractSolver
 from ..data import AbstractTextConfig, Vocabulary
 from ..data.vocabulary import EOS
-from ..errors import InputError, Interrupted
+from ..errors import InputError, Interrupted, RunError
 from ..loading import TrainedModel, load_trained
 from ..train import Process
 from ..train.adapter import ModelAdapter
@@ -97,9 +97,7 @@ class _Writer:
         """Yield tokens, always the same ones."""
         args, solver = self.args, self.solver
         if solver is not None:
-            solver = replace(
-                solver, max_evals=max_evals or solver.max_evals, tol=solver.tol if tol is None else tol
-            )
+            solver = replace(solver, max_evals=max_evals or solver.max_evals, tol=solver.tol if tol is None else tol)
         return generate(
             self.model,
             self.prompt,
@@ -181,6 +179,8 @@ def _write(writer: _Writer) -> None:
                 text = "\n" if step.token == eos else f" {token}" if is_inside else token
                 is_inside = step.token != eos
                 print(text, end="", flush=True)
+    except RuntimeError as error:
+        raise RunError(str(error)) from error
     except KeyboardInterrupt:
         raise Interrupted(f"Stopped after {len(steps)} of {args.num_tokens} tokens.") from None
     finally:

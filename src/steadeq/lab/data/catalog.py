@@ -1,4 +1,4 @@
-"""Which data there is, and how to get what is not there."""
+"""Which data sets there are, and how to get what is not there."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def read_samples(dataset: MapDataset, indices: Tensor, *, seed: int | None = Non
     """Return inputs and targets of some samples of any map-style data set.
 
     Args:
-        dataset: Where they are.
+        dataset: The data set that they are in.
         indices: Which samples.
         seed: Seed of random augmentations; None for none, as far as the data set leaves that open.
 
@@ -167,9 +167,9 @@ def hold_out(num_samples: int, num_validation: int, *, num_train: int | None = N
     """Return which samples to train on and which to validate on: a fixed random choice, each part in order.
 
     Args:
-        num_samples: How many there are.
-        num_validation: How many to set apart.
-        num_train: How many of the others to keep; by default all.
+        num_samples: Number of samples in all.
+        num_validation: Number of samples to set apart.
+        num_train: Number of the other samples to keep; by default all.
 
     Raises:
         InputError: There are not as many.

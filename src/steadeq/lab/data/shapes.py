@@ -16,7 +16,7 @@ from .dataset import AbstractDataConfig, InMemory, Splits, check_seed
 
 CLASSES = ("background", "disk", "square", "triangle")
 """The classes of pixels, in the order of their labels."""
-MAX_SHAPES = 4
+MAX_SHAPES = 3
 """The most shapes of an image, where a later one may cover others; there is at least one."""
 _MEAN, _STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 _CHUNK = 500
@@ -88,14 +88,16 @@ def draw(count: int, *, size: int, generator: torch.Generator) -> tuple[Tensor, 
     for layer in range(MAX_SHAPES):
         kind = torch.randint(1, len(CLASSES), (count,), generator=generator)
         center_y, center_x = 1.6 * torch.rand(2, count, 1, 1, generator=generator) - 0.8
-        radius = 0.35 + 0.35 * torch.rand(count, 1, 1, generator=generator)
+        radius = 0.4 + 0.35 * torch.rand(count, 1, 1, generator=generator)
         angle = 2 * math.pi * torch.rand(count, 1, 1, generator=generator)
-        color = torch.rand(count, 3, 1, 1, generator=generator)
+        # Each channel is dark or bright, which the background is not.
+        color = 0.2 * torch.rand(count, 3, 1, 1, generator=generator)
+        color = color + 0.8 * torch.randint(2, color.shape, generator=generator)
         y, x = grid[:, None] - center_y, grid - center_x
         covers = _covers(x, y, radius=radius, angle=angle, kind=kind) & (layer < num_shapes)[:, None, None]
         images = torch.where(covers[:, None], color, images)
         labels = torch.where(covers, kind[:, None, None], labels)
-    images = images + 0.08 * torch.randn(images.shape, generator=generator)
+    images = images + 0.05 * torch.randn(images.shape, generator=generator)
     return (255 * images).round().clamp(0, 255).to(torch.uint8), labels
 
 

@@ -62,7 +62,7 @@ def load_tokens(text: Path, vocabulary: Vocabulary) -> Tensor:
     """Return the numbers of all words of a text and of an `<eos>` after each line, from the cache if they are there.
 
     Args:
-        text: Where it is.
+        text: Path of the text.
         vocabulary: The known tokens.
 
     Returns:

@@ -21,7 +21,6 @@ from .registry import recipe
 def cifar10_mdeq_cpu() -> TrainConfig:
     """A part of CIFAR-10 with two small scales, without regularization, at a generous budget."""
     return TrainConfig(
-        recipe="",
         model=preset("mdeq/cifar10-cpu"),
         data=Cifar10(num_train=8_000, num_validation=2_000),
         optimizer=Adam(learning_rate=1.5e-3),
@@ -104,7 +103,6 @@ def cifar10_mdeq_tiny_jr() -> TrainConfig:
 def cifar10_mdeq() -> TrainConfig:
     """MDEQ on CIFAR-10 with the hyper-parameters of the official code, without regularization."""
     return TrainConfig(
-        recipe="",
         model=preset("mdeq/cifar10"),
         data=Cifar10(),
         optimizer=Adam(learning_rate=1e-3, min_learning_rate=1e-6),
@@ -132,7 +130,6 @@ def cifar10_mdeq_jr() -> TrainConfig:
 def cifar10_mdeq_jr_paper() -> TrainConfig:
     """MDEQ on CIFAR-10 with Jacobian regularization and the hyper-parameters that the paper prints."""
     return TrainConfig(
-        recipe="",
         model=replace(preset("mdeq/cifar10-jr"), dropout=0.25),
         data=Cifar10(),
         optimizer=Adam(learning_rate=1e-3),
@@ -149,7 +146,6 @@ def cifar10_mdeq_jr_paper() -> TrainConfig:
 def cifar10_resnet18() -> TrainConfig:
     """ResNet-18 on CIFAR-10 with the usual hyper-parameters; the paper prints none."""
     return TrainConfig(
-        recipe="",
         model=replace(preset("resnet/18"), stem="cifar"),
         data=Cifar10(),
         optimizer=SGD(learning_rate=0.1, weight_decay=5e-4, momentum=0.9, nesterov=True),

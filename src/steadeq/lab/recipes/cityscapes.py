@@ -15,7 +15,6 @@ from .registry import recipe
 def cityscapes_mdeq_small() -> TrainConfig:
     """Small MDEQ on Cityscapes with the hyper-parameters of the official code, but from random weights."""
     return TrainConfig(
-        recipe="",
         # The official run starts from weights that were trained on ImageNet, and weighs classes by their frequency.
         model=preset("mdeq/cityscapes-small"),
         data=Cityscapes(crop=(512, 1024)),

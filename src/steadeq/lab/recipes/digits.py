@@ -18,7 +18,6 @@ from .registry import recipe
 def digits() -> TrainConfig:
     """Handwritten digits of 8 by 8 pixels, without regularization, at a generous budget."""
     return TrainConfig(
-        recipe="",
         model=preset("conv/digits"),
         data=Digits(),
         optimizer=Adam(learning_rate=3e-3),

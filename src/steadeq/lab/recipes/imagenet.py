@@ -19,7 +19,6 @@ from .registry import recipe
 def imagenet_mdeq_small() -> TrainConfig:
     """Small MDEQ on ImageNet with the hyper-parameters of the official code, without regularization."""
     return TrainConfig(
-        recipe="",
         model=preset("mdeq/imagenet-small"),
         data=ImageNet(),
         optimizer=SGD(learning_rate=0.05, min_learning_rate=1e-6, weight_decay=5e-5, momentum=0.9, nesterov=True),

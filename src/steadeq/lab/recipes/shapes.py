@@ -18,7 +18,6 @@ from .registry import recipe
 def shapes_mdeq_cpu() -> TrainConfig:
     """Shapes to segment with two small scales, without regularization, at a generous budget."""
     return TrainConfig(
-        recipe="",
         model=MDEQSegmenter.Config(channels=(16, 32), num_downsamplings=1, num_classes=4, expansion=2, groups=4),
         data=Shapes(),
         optimizer=Adam(learning_rate=3e-3),

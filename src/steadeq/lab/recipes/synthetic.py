@@ -18,7 +18,6 @@ from .registry import recipe
 def synthetic() -> TrainConfig:
     """Scalar function of the synthetic study, as in the main text, without regularization."""
     return TrainConfig(
-        recipe="",
         model=preset("toy"),
         data=Synthetic(),
         optimizer=Adam(learning_rate=1e-3),

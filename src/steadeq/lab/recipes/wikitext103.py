@@ -22,7 +22,6 @@ _PAPER_EPOCH = 11_469
 def wikitext103_deq_post() -> TrainConfig:
     """Post-LN DEQ-Transformer on WikiText-103 with the hyper-parameters of the official code, not regularized."""
     return TrainConfig(
-        recipe="",
         model=preset("deq-transformer/wt103"),
         data=WikiText103(length=150),
         optimizer=Adam(learning_rate=2.5e-4, warmup_steps=16_000, max_grad_norm=0.25),
@@ -60,7 +59,6 @@ def wikitext103_deq_post_jr() -> TrainConfig:
 def wikitext103_deq_post_jr_paper() -> TrainConfig:
     """Post-LN DEQ-Transformer with Jacobian regularization and the hyper-parameters that the paper prints."""
     return TrainConfig(
-        recipe="",
         model=replace(preset("deq-transformer/wt103"), dropout=0.06),
         data=WikiText103(length=150),
         optimizer=Adam(learning_rate=2.5e-4, warmup_steps=_PAPER_EPOCH, max_grad_norm=0.25),

@@ -22,7 +22,6 @@ _SMALL = 12
 def wikitext2_deq_post_cpu() -> TrainConfig:
     """A part of WikiText-2 with a small post-LN DEQ-Transformer, without regularization, at a generous budget."""
     return TrainConfig(
-        recipe="",
         model=preset("deq-transformer/wt2-cpu"),
         data=WikiText2(length=64, max_validation=40_000, max_test=60_000),
         optimizer=Adam(learning_rate=2e-3, warmup_steps=50, max_grad_norm=0.25),

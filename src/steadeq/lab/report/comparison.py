@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from ..runs import Split, Spread
+from ..runs import Split
 from . import notation
 from .groups import RunGroup
+
+_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("evaluations per sample", "evals", notation.number),
+    ("forward residual", "residual", notation.small),
+    ("‖J‖²/d", "jacobian_norm", notation.number),
+    ("ρ(J)", "spectral_radius", notation.number),
+    ("forward evaluations per step", "forward_evals", notation.number),
+    ("backward evaluations per step", "backward_evals", notation.number),
+    ("time per step", "seconds_per_step", notation.duration),
+    ("training time", "seconds", notation.duration),
+    ("peak memory", "memory_mb", notation.memory),
+    ("parameters", "num_parameters", notation.whole),
+    ("skipped steps", "num_skipped", notation.whole),
+)
+"""Title, measure and format of the columns after the scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,104 +40,65 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A group of runs."""
+    """A group of runs, and a cell for each column."""
 
-    label: str
-    """Name of the group."""
-    num_seeds: int
-    """Number of runs."""
+    group: RunGroup
     cells: list[Cell]
-    """A cell for each column."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A table of groups of runs."""
+    """The titles of the columns, and a row for each group."""
 
     columns: list[str]
-    """Titles of the columns."""
     rows: list[Row]
-    """A row for each group."""
 
 
 def compare_groups(groups: Sequence[RunGroup], split: Split) -> Comparison:
     """Return the numbers of each group; columns that would say nothing are left out."""
-    metrics = list(dict.fromkeys(group.first.metric for group in groups))
-    columns: list[tuple[str, str, Callable[[float | None], str], str]] = [
-        (f"{metric} ({split})", "score", _score_format(metric), metric) for metric in metrics
-    ]
-    columns += [
-        ("evaluations per sample", "evals", notation.number, ""),
-        ("forward residual", "residual", _residual, ""),
-        ("‖J‖²/d", "jacobian_norm", notation.number, ""),
-        ("ρ(J)", "spectral_radius", notation.number, ""),
-        ("forward evaluations per step", "forward_evals", notation.number, ""),
-        ("backward evaluations per step", "backward_evals", notation.number, ""),
-        ("time per step", "seconds_per_step", notation.duration, ""),
-        ("training time", "seconds", notation.duration, ""),
-        ("peak memory", "memory_mb", notation.memory, ""),
-        ("parameters", "num_parameters", _whole, ""),
-        ("skipped steps", "num_skipped", _whole, ""),
-    ]
-    shown = [column for column in columns if any(_known(group, column[1], split, column[3]) for group in groups)]
+    columns: dict[str, list[Cell | None]] = {}
+    for metric in dict.fromkeys(group.first.metric for group in groups):
+        form = partial(notation.score, metric=metric)
+        columns[_score_title(metric, split)] = [
+            _cell(group, "score", split, form, is_best=_is_best(group, groups, split))
+            if group.first.metric == metric
+            else None
+            for group in groups
+        ]
+    for title, name, form in _COLUMNS:
+        columns[title] = [_cell(group, name, split, form) for group in groups]
     if not any(run.num_skipped for group in groups for run in group.runs):
-        shown.pop()
-    rows = [
-        Row(
-            label=group.label,
-            num_seeds=len(group.runs),
-            cells=[_cell(group, groups, name, form, split, metric) for _, name, form, metric in shown],
-        )
-        for group in groups
-    ]
-    return Comparison(columns=[title for title, *_ in shown], rows=rows)
+        del columns["skipped steps"]
+    shown = {title: cells for title, cells in columns.items() if any(cells)}
+    rows = []
+    for index, group in enumerate(groups):
+        own = _score_title(group.first.metric, split)
+        missing = {title: Cell(text="not evaluated yet" if title == own else notation.MISSING) for title in shown}
+        rows.append(Row(group=group, cells=[cells[index] or missing[title] for title, cells in shown.items()]))
+    return Comparison(columns=list(shown), rows=rows)
+
+
+def _score_title(metric: str, split: Split) -> str:
+    return f"{metric} ({split})"
 
 
 def _cell(
-    group: RunGroup,
-    groups: Sequence[RunGroup],
-    name: str,
-    form: Callable[[float | None], str],
-    split: Split,
-    metric: str,
-) -> Cell:
-    if not _known(group, name, split, metric):
-        return Cell(text="not evaluated yet" if name == "score" and group.first.metric == metric else notation.MISSING)
+    group: RunGroup, name: str, split: Split, form: Callable[[float], str], *, is_best: bool = False
+) -> Cell | None:
     spread = group.spread(name, split)
-    assert spread is not None
-    return Cell(
-        text=form(spread.mean) + group.error_note(name, split),
-        spread=_deviation(spread, form),
-        is_best=name == "score" and _is_best(group, groups, split),
-    )
-
-
-def _deviation(spread: Spread, form: Callable[[float | None], str]) -> str:
-    """Return the standard deviation as text; nothing if there is none, or none that the form can show."""
-    if spread.std is None or form(spread.std) == form(0.0):
-        return ""
-    return notation.duration(spread.std, like=spread.mean) if form is notation.duration else form(spread.std)
+    if spread is None:
+        return None
+    deviation = ""
+    # One that the format cannot show says nothing.
+    if spread.std is not None and form(spread.std) != form(0.0):
+        is_time = form is notation.duration
+        deviation = notation.duration(spread.std, like=spread.mean) if is_time else form(spread.std)
+    return Cell(text=form(spread.mean) + group.error_note(name, split), spread=deviation, is_best=is_best)
 
 
 def _is_best(group: RunGroup, groups: Sequence[RunGroup], split: Split) -> bool:
     """Return whether no other group of the same data has a better score."""
     scores = [peer.mean("score", split) for peer in groups if group.has_same_data(peer)]
-    known = [value for value in scores if value is not None]
-    best = max(known) if group.first.task.higher_is_better else min(known)
-    return len(known) > 1 and group.mean("score", split) == best
-
-
-def _known(group: RunGroup, name: str, split: Split, metric: str) -> bool:
-    return (not metric or group.first.metric == metric) and group.mean(name, split) is not None
-
-
-def _score_format(metric: str) -> Callable[[float | None], str]:
-    return lambda value: notation.score(value, metric)
-
-
-def _residual(value: float | None) -> str:
-    return notation.score(value, "residual")
-
-
-def _whole(value: float | None) -> str:
-    return notation.MISSING if value is None else f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+    known = [score for score in scores if score is not None]
+    best = max if group.first.task.higher_is_better else min
+    return len(known) > 1 and group.mean("score", split) == best(known)

@@ -6,42 +6,28 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter
 
-from ..runs import Array, RunRecord
+from ..runs import Array, Event, RunRecord
 from . import notation
-from .groups import Band, RunGroup, combine, curve
+from .groups import Band, RunGroup, combine
 from .panels import Section, panels
-from .style import GRAY, add_legend, fit, look, new_axes, power_label, styled, use_log_scale
+from .style import GRAY, add_legend, fit, look, new_axes, styled, use_log_scale
 
 Direction = Literal["forward", "backward"]
 
 _MARKERS = "os^Dv"
-_METRICS = {"accuracy": "accuracy", "mse": "mean squared error"}
 
 
 def residual_figure(groups: Sequence[RunGroup], direction: Direction = "forward") -> Figure | None:
-    """Show the relative residual at the end of the solves of training.
-
-    Args:
-        groups: The runs.
-        direction: Which solves.
-    """
-    bands = [curve(group, "train", f"{direction}_residual") for group in groups]
-    return _plot(groups, [_positive(band) for band in bands], ylabel=f"{direction} residual", log=True)
+    """Show the relative residual at the end of the solves of training."""
+    return _plot(groups, _curves(groups, "train", f"{direction}_residual"), f"{direction} residual", log=True)
 
 
 def evals_figure(groups: Sequence[RunGroup], direction: Direction = "forward") -> Figure | None:
-    """Show the evaluations (backward: products with the Jacobian) that a solve of training takes.
-
-    Args:
-        groups: The runs.
-        direction: Which solves.
-    """
-    bands = [curve(group, "train", f"{direction}_evals") for group in groups]
-    figure = _plot(groups, bands, ylabel=f"{direction} evaluations")
+    """Show the evaluations (backward: products with the Jacobian) that a solve of training takes."""
+    figure = _plot(groups, _curves(groups, "train", f"{direction}_evals"), f"{direction} evaluations")
     if figure is not None:
         figure.axes[0].set_ylim(bottom=0)
     return figure
@@ -49,33 +35,26 @@ def evals_figure(groups: Sequence[RunGroup], direction: Direction = "forward") -
 
 def jacobian_figure(groups: Sequence[RunGroup]) -> Figure | None:
     """Show the squared Jacobian norm by state dimension at each evaluation."""
-    bands = [_positive(curve(group, "evaluation", "jacobian_norm")) for group in groups]
-    return _plot(groups, bands, ylabel="‖J‖² / d", log=True)
+    return _plot(groups, _curves(groups, "evaluation", "jacobian_norm"), "‖J‖² / d", log=True)
 
 
 def spectral_radius_figure(groups: Sequence[RunGroup]) -> Figure | None:
     """Show the mean spectral radius at each evaluation with its error as bars, and a line at 1."""
-    bands = [curve(group, "evaluation", "spectral_radius") for group in groups]
-    figure = _plot(groups, bands, ylabel="spectral radius ρ(J)")
-    if figure is not None:
-        axes = figure.axes[0]
-        for index, (group, band) in enumerate(zip(groups, bands, strict=True)):
-            errors = curve(group, "evaluation", "spectral_radius_error")
-            known = np.isin(band.x, errors.x)
-            bars = errors.mean[np.isin(errors.x, band.x)]
-            if known.any():
-                axes.errorbar(
-                    band.x[known],
-                    band.mean[known],
-                    yerr=bars,
-                    linestyle="none",
-                    elinewidth=1,
-                    capsize=2,
-                    color=look(index)["color"],
-                )
-        low, high = axes.get_ylim()
-        axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
-        axes.set_ylim(max(min(low, 0.9), 0), max(high, 1.1))
+    bands = _curves(groups, "evaluation", "spectral_radius")
+    figure = _plot(groups, bands, "spectral radius ρ(J)")
+    if figure is None:
+        return None
+    axes = figure.axes[0]
+    for index, (band, errors) in enumerate(
+        zip(bands, _curves(groups, "evaluation", "spectral_radius_error"), strict=True)
+    ):
+        steps, known, at = np.intersect1d(band.x, errors.x, return_indices=True)
+        if len(steps):
+            color, bars = look(index)["color"], errors.mean[at]
+            axes.errorbar(steps, band.mean[known], bars, linestyle="none", elinewidth=1, capsize=2, color=color)
+    low, high = axes.get_ylim()
+    axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
+    axes.set_ylim(max(min(low, 0.9), 0), max(high, 1.1))
     return figure
 
 
@@ -84,10 +63,9 @@ def power_method_figure(groups: Sequence[RunGroup]) -> Figure | None:
     figure = spectral_radius_figure(groups)
     if figure is None:
         return None
-    axes = figure.axes[0]
-    for index, group in enumerate(groups):
-        band = curve(group, "evaluation", "spectral_radius_rayleigh")
-        axes.plot(band.x, band.mean, linestyle="none", marker="x", markersize=5, color=look(index)["color"])
+    for index, band in enumerate(_curves(groups, "evaluation", "spectral_radius_rayleigh")):
+        color = look(index)["color"]
+        figure.axes[0].plot(band.x, band.mean, linestyle="none", marker="x", markersize=5, color=color)
     return figure
 
 
@@ -97,76 +75,67 @@ def residual_by_jacobian_figure(groups: Sequence[RunGroup]) -> Figure | None:
         figure, axes = new_axes("‖J‖² / d", "residual on validation data")
         handles, labels = [], []
         for index, group in enumerate(groups):
-            x, y = _columns(
-                [
-                    (line.jacobian_norm, line.forward_residual)
-                    for run in group.runs
-                    for line in run.validations
-                    if line.jacobian_norm is not None and line.forward_residual is not None
-                ]
-            )
-            if len(x):
-                color, marker = look(index)["color"], _MARKERS[index % len(_MARKERS)]
-                handles += axes.plot(x, y, linestyle="none", marker=marker, markersize=4.5, color=color, alpha=0.8)
+            lines = [line for run in group.runs for line in run.validations]
+            pairs = [(line.jacobian_norm, line.forward_residual) for line in lines]
+            known = np.array([pair for pair in pairs if None not in pair], dtype=np.float64)
+            if len(known):
+                style = {"linestyle": "none", "marker": _MARKERS[index % len(_MARKERS)], "markersize": 4.5}
+                handles += axes.plot(*known.T, color=look(index)["color"], alpha=0.8, **style)
                 labels.append(group.label)
         if not handles:
             return None
-        use_log_scale(axes)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(numticks=8))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: power_label(value)))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        use_log_scale(axes, "x")
+        use_log_scale(axes, "y")
         add_legend(figure, handles, labels)
     return figure
 
 
 def score_figure(groups: Sequence[RunGroup]) -> Figure | None:
     """Show the task's metric on validation data against the step."""
-    return _score_plot(groups, [curve(group, "evaluation", "score") for group in groups], "step")
+    return _format_scores(_plot(groups, _curves(groups, "evaluation", "score"), ""), groups)
 
 
 def score_by_evals_figure(groups: Sequence[RunGroup]) -> Figure | None:
     """Show the task's metric against the evaluation budget, from evaluation.json."""
     bands = [combine(_score_by_evals(run) for run in group.runs) for group in groups]
-    return _score_plot(groups, bands, "evaluation budget", marker="o")
+    return _format_scores(_plot(groups, bands, "", xlabel="evaluation budget", marker="o"), groups)
 
 
 def score_by_time_figure(groups: Sequence[RunGroup]) -> Figure | None:
     """Show the task's metric on validation data against the seconds of training, one line a run."""
     with styled():
-        figure, axes = new_axes(
-            "training time in seconds", _METRICS.get(groups[0].first.metric, groups[0].first.metric)
-        )
+        figure, axes = new_axes("training time in seconds", "")
         handles = {}
         for index, group in enumerate(groups):
             for run in group.runs:
-                x, y = _score_by_time(run)
-                if len(x):
+                steps, elapsed = run.elapsed()
+                at, scores = run.series("evaluation", "score")
+                if len(steps) and len(at):
                     # Seeds take different times, so that there is no common axis to average on.
-                    (handles[group.label],) = axes.plot(x, y, marker=_marker(x), markersize=3, **look(index))
+                    seconds = np.interp(at, steps, elapsed)
+                    (handles[group.label],) = axes.plot(
+                        seconds, scores, marker=_marker(seconds), markersize=3, **look(index)
+                    )
         if not handles:
             return None
         axes.set_xlim(left=0)
-        _format_scores(axes, groups)
         add_legend(figure, list(handles.values()), list(handles))
-    return figure
+    return _format_scores(figure, groups)
 
 
 def memory_figure(groups: Sequence[RunGroup]) -> Figure | None:
     """Show the peak memory of each group as bars."""
-    values = [group.mean("memory_mb", "validation") for group in groups]
-    known = [(index, value) for index, value in enumerate(values) if value is not None]
+    means = [(index, group.label, group.mean("memory_mb", "validation")) for index, group in enumerate(groups)]
+    known = [(index, label, mean) for index, label, mean in means if mean is not None]
     if not known:
         return None
     with styled():
         figure, axes = new_axes("", "", height=0.4 + 0.62 * len(known))
-        bars = axes.barh(
-            range(len(known)), [value for _, value in known], height=0.34, color=[look(i)["color"] for i, _ in known]
-        )
-        axes.bar_label(bars, [notation.memory(value) for _, value in known], padding=4, fontsize=9.5)
-        for row, (index, _) in enumerate(known):
+        for row, (index, label, mean) in enumerate(known):
+            bars = axes.barh(row, mean, height=0.34, color=look(index)["color"])
+            axes.bar_label(bars, [notation.memory(mean)], padding=4, fontsize=9.5)
             # Above its bar, where a long name takes nothing from the width of the bars.
-            axes.text(0, row - 0.26, fit(groups[index].label), va="bottom", fontsize=9.5)
+            axes.text(0, row - 0.26, fit(label), va="bottom", fontsize=9.5)
         axes.set(yticks=[], ylim=(len(known) - 0.7, -0.7))
         axes.set_xmargin(0.22)
         # Every bar has its number.
@@ -228,15 +197,21 @@ def curve_sections(groups: Sequence[RunGroup]) -> list[Section]:
     return [Section(title=title, panels=figures) for title, figures in found if figures]
 
 
+def _curves(groups: Sequence[RunGroup], event: Event, name: str) -> list[Band]:
+    """Return a field of the lines of each group, as a mean over its seeds."""
+    return [combine(run.series(event, name) for run in group.runs) for group in groups]
+
+
 def _plot(
     groups: Sequence[RunGroup],
     bands: Sequence[Band],
-    *,
     ylabel: str,
+    *,
     xlabel: str = "step",
     log: bool = False,
     marker: str | None = None,
 ) -> Figure | None:
+    bands = [band.positive() if log else band for band in bands]
     if not any(len(band) for band in bands):
         return None
     with styled():
@@ -245,8 +220,7 @@ def _plot(
         for index, (group, band) in enumerate(zip(groups, bands, strict=True)):
             if not len(band):
                 continue
-            symbol = marker or _marker(band.x)
-            handles += axes.plot(band.x, band.mean, marker=symbol, markersize=3.5, **look(index))
+            handles += axes.plot(band.x, band.mean, marker=marker or _marker(band.x), markersize=3.5, **look(index))
             labels.append(group.label)
             if band.has_spread:
                 axes.fill_between(band.x, band.low, band.high, color=look(index)["color"], alpha=0.18, linewidth=0)
@@ -258,50 +232,23 @@ def _plot(
     return figure
 
 
-def _score_plot(
-    groups: Sequence[RunGroup], bands: Sequence[Band], xlabel: str, marker: str | None = None
-) -> Figure | None:
-    metric = groups[0].first.metric
-    figure = _plot(groups, bands, ylabel=_METRICS.get(metric, metric), xlabel=xlabel, marker=marker)
-    if figure is not None:
-        with styled():
-            _format_scores(figure.axes[0], groups)
+def _format_scores(figure: Figure | None, groups: Sequence[RunGroup]) -> Figure | None:
+    """Name the metric, show accuracies in percent, and errors that span powers of ten on a logarithmic axis."""
+    if figure is None:
+        return None
+    axes, task = figure.axes[0], groups[0].first.task
+    with styled():
+        axes.set_ylabel("mean squared error" if task.metric == "mse" else task.metric)
+        if task.metric == "accuracy":
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}%"))
+        elif not task.higher_is_better and all((np.asarray(line.get_ydata()) > 0).all() for line in axes.lines):
+            use_log_scale(axes)
     return figure
 
 
-def _format_scores(axes: Axes, groups: Sequence[RunGroup]) -> None:
-    """Show accuracies in percent, and errors that span powers of ten on a logarithmic axis."""
-    if groups[0].first.metric == "accuracy":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}%"))
-        return
-    values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
-    if (values > 0).all() and not groups[0].first.task.higher_is_better:
-        use_log_scale(axes)
-
-
 def _score_by_evals(run: RunRecord) -> tuple[Array, Array]:
-    rows = () if run.evaluation is None else run.evaluation.rows
-    return _columns([(row.max_evals, row.score) for row in rows if row.score is not None])
-
-
-def _score_by_time(run: RunRecord) -> tuple[Array, Array]:
-    steps, elapsed = run.elapsed()
-    at, scores = run.series("evaluation", "score")
-    if not len(steps) or not len(at):
-        return _columns([])
-    return np.interp(at, steps, elapsed), scores
-
-
-def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
-    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
-
-
-def _positive(band: Band) -> Band:
-    """Leave out what a logarithmic axis cannot show; a lower edge at zero is lifted near the mean."""
-    kept = band.mean > 0
-    low = np.maximum(band.low[kept], band.mean[kept] * 1e-3)
-    return Band(x=band.x[kept], mean=band.mean[kept], low=low, high=band.high[kept])
+    rows = [] if run.evaluation is None else [row for row in run.evaluation.rows if row.score is not None]
+    return np.array([row.max_evals for row in rows]), np.array([row.score for row in rows], dtype=np.float64)
 
 
 def _marker(x: Array) -> str | None:

@@ -15,61 +15,21 @@ from .panels import Panel, panels
 from .style import BLUE, GRAY, PALETTE, add_legend, new_axes, styled, use_log_scale
 
 
-def spectral_radius_figure(diagnosis: Diagnosis) -> Figure | None:
-    """Show the spectral radius of each sample in ascending order, with the paper's Rayleigh estimate beside it."""
-    values = _numbers(diagnosis.spectral_radius)
-    errors, rayleigh = _numbers(diagnosis.spectral_radius_errors), _numbers(diagnosis.spectral_radius_rayleigh)
-    if not np.isfinite(values).any():
-        return None
-    order = np.argsort(values)
-    rank = np.arange(1, len(values) + 1)
-    with styled():
-        figure, axes = new_axes("sample, in order of ρ(J)", "spectral radius ρ(J)")
-        axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
-        bars = np.maximum(errors[order], 0) if len(errors) == len(values) else np.full(len(values), np.nan)
-        known = np.isfinite(bars)
-        handles: list[Any] = []
-        labels: list[str] = []
-        if known.any():
-            look = {"fmt": "o", "color": BLUE, "markersize": 4.5, "elinewidth": 1}
-            handles.append(axes.errorbar(rank[known], values[order][known], yerr=bars[known], **look))
-            labels.append("Arnoldi, with its error")
-        if not known.all():
-            hollow = {"color": BLUE, "markersize": 4.5, "fillstyle": "none"}
-            handles += axes.plot(rank[~known], values[order][~known], "o", **hollow)
-            labels.append("Arnoldi, error unknown" if len(errors) == len(values) else "Arnoldi")
-        if len(rayleigh) == len(values):
-            handles += axes.plot(rank, rayleigh[order], "D", color=PALETTE[1], markersize=4, fillstyle="none")
-            labels.append("Rayleigh")
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, 0.9), max(high, 1.1))
-        add_legend(figure, handles, labels)
-    return figure
-
-
-def jacobian_norm_figure(diagnosis: Diagnosis) -> Figure | None:
-    """Show how the squared Jacobian norm by state dimension is distributed over samples."""
-    return _histogram(_numbers(diagnosis.jacobian_norm), "‖J‖² / d")
-
-
 def residual_curve_figure(diagnosis: Diagnosis) -> Figure | None:
     """Show the relative residual against evaluations: its mean, and where 80% of the samples are."""
     mean, low, high = map(_numbers, (diagnosis.residual_mean, diagnosis.residual_low, diagnosis.residual_high))
-    evals = np.arange(len(mean))
     # The first entry may be the residual before any evaluation, which is not a number.
-    kept = np.isfinite(mean) & (mean > 0)
+    kept = mean > 0
     if not kept.any():
         return None
+    evals, mean = np.arange(len(mean))[kept], mean[kept]
+    floor = np.maximum(np.nan_to_num(low[kept]), mean * 1e-3)
+    top = np.where(np.isfinite(high[kept]), high[kept], mean)
     with styled():
         figure, axes = new_axes("evaluations", "relative residual")
-        handles: list[Any] = axes.plot(evals[kept], mean[kept], color=BLUE, marker="o" if kept.sum() == 1 else None)
-        labels = ["mean"]
-        if len(low) == len(high) == len(mean):
-            floor = np.maximum(np.nan_to_num(low[kept]), mean[kept] * 1e-3)
-            top = np.where(np.isfinite(high[kept]), high[kept], mean[kept])
-            handles.append(axes.fill_between(evals[kept], floor, top, color=BLUE, alpha=0.2, linewidth=0))
-            labels.append("10% to 90%")
+        handles: list[Any] = axes.plot(evals, mean, color=BLUE, marker="o" if len(mean) == 1 else None)
+        handles.append(axes.fill_between(evals, floor, top, color=BLUE, alpha=0.2, linewidth=0))
+        labels = ["mean", "10% to 90%"]
         if diagnosis.tol > 0:
             handles.append(axes.axhline(diagnosis.tol, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2))))
             labels.append("tolerance")
@@ -84,10 +44,51 @@ def num_evals_figure(diagnosis: Diagnosis) -> Figure | None:
     values = _numbers(diagnosis.num_evals)
     if not len(values):
         return None
-    low, high = math.floor(values.min()), math.ceil(values.max())
+    low, high = values.min(), values.max()
     # One bar for each count, unless there are more counts than a small figure can hold.
     width = max(1, math.ceil((high - low + 1) / 30))
-    return _histogram(values, "evaluations", edges=np.arange(low, high + width + 1, width) - 0.5, integer=True)
+    figure = _histogram(values, "evaluations", np.arange(low, high + width + 1, width) - 0.5)
+    figure.axes[0].xaxis.set_major_locator(MaxNLocator(7, integer=True))
+    return figure
+
+
+def spectral_radius_figure(diagnosis: Diagnosis) -> Figure | None:
+    """Show the spectral radius of each sample in ascending order, with the paper's Rayleigh estimate beside it."""
+    values = _numbers(diagnosis.spectral_radius)
+    if not np.isfinite(values).any():
+        return None
+    order, rank = np.argsort(values), np.arange(1, len(values) + 1)
+    values, rayleigh = values[order], _numbers(diagnosis.spectral_radius_rayleigh)[order]
+    errors = np.maximum(_numbers(diagnosis.spectral_radius_errors)[order], 0)
+    known = np.isfinite(errors)
+    with styled():
+        figure, axes = new_axes("sample, in order of ρ(J)", "spectral radius ρ(J)")
+        axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
+        handles: list[Any] = []
+        labels = []
+        mark: dict[str, Any] = {"color": BLUE, "markersize": 4.5}
+        if known.any():
+            handles.append(axes.errorbar(rank[known], values[known], yerr=errors[known], fmt="o", elinewidth=1, **mark))
+            labels.append("Arnoldi, with its error")
+        if not known.all():
+            handles += axes.plot(rank[~known], values[~known], "o", fillstyle="none", **mark)
+            labels.append("Arnoldi, error unknown")
+        handles += axes.plot(rank, rayleigh, "D", color=PALETTE[1], markersize=4, fillstyle="none")
+        labels.append("Rayleigh")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, 0.9), max(high, 1.1))
+        add_legend(figure, handles, labels)
+    return figure
+
+
+def jacobian_norm_figure(diagnosis: Diagnosis) -> Figure | None:
+    """Show how the squared Jacobian norm by state dimension is distributed over samples."""
+    values = _numbers(diagnosis.jacobian_norm)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    return _histogram(values, "‖J‖² / d", min(20, max(5, round(math.sqrt(len(values)) * 2))))
 
 
 def diagnosis_panels(diagnosis: Diagnosis) -> list[Panel]:
@@ -118,21 +119,15 @@ def diagnosis_panels(diagnosis: Diagnosis) -> list[Panel]:
     )
 
 
-def _histogram(values: Array, xlabel: str, edges: Array | None = None, *, integer: bool = False) -> Figure | None:
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return None
+def _histogram(values: Array, xlabel: str, bins: Any) -> Figure:
     with styled():
         figure, axes = new_axes(xlabel, "samples")
-        bins: Any = min(20, max(5, round(math.sqrt(len(values)) * 2))) if edges is None else edges
         axes.hist(values, bins=bins, color=BLUE, rwidth=0.88)
         axes.grid(visible=False, axis="x")
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if integer:
-            axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     return figure
 
 
 def _numbers(values: Sequence[float | None]) -> Array:
-    """Return an array with NaN for what is not known."""
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+    """Return an array, in which None becomes NaN."""
+    return np.array(values, dtype=np.float64)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..config import TrainConfig
-from ..runs import Array, EvaluationRow, Event, RunRecord, Split, Spread, ValidationLine, spread
-from ..serialization import flatten
+from ..runs import Array, EvaluationRow, RunRecord, Split, Spread, ValidationLine, spread
+from ..serialization import config_to_json, flatten
 from .notation import error_note, setting
 
 MAX_POINTS = 120
@@ -59,27 +58,18 @@ def measure(run: RunRecord, name: str, split: Split) -> float | None:
     row of evaluation.json that is nearest below it). `jacobian_norm` and `spectral_radius`, with its error and the
     share of samples for which that is not known, are those of the latest evaluation on validation data.
     `forward_evals`, `backward_evals` and `seconds_per_step` are means over all steps of training.
-
-    Args:
-        run: The run.
-        name: Which number.
-        split: Which samples.
     """
     return _MEASURES[name](run, split)
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[RunGroup]:
     """Put runs together whose configs differ only in the seed, in the order of their first appearance."""
-    groups: list[tuple[TrainConfig, list[RunRecord]]] = []
+    groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         config = replace(run.config, loop=replace(run.config.loop, seed=0))
-        members = next((members for other, members in groups if other == config), None)
-        if members is None:
-            groups.append((config, [run]))
-        else:
-            members.append(run)
-    labels = _labels([members[0] for _, members in groups])
-    return [RunGroup(label=label, runs=tuple(runs)) for label, (_, runs) in zip(labels, groups, strict=True)]
+        groups.setdefault(config_to_json(config), []).append(run)
+    labels = _labels([members[0] for members in groups.values()])
+    return [RunGroup(label=label, runs=tuple(runs)) for label, runs in zip(labels, groups.values(), strict=True)]
 
 
 def differing_fields(runs: Sequence[RunRecord]) -> list[str]:
@@ -118,7 +108,7 @@ def _evaluated(run: RunRecord, split: Split) -> EvaluationRow | ValidationLine:
     if split == "validation":
         return _latest(run)
     budget = run.config.evaluation_solver.max_evals
-    rows = () if run.evaluation is None or run.evaluation.split != split else run.evaluation.rows
+    rows = run.evaluation.rows if run.evaluation is not None and run.evaluation.split == split else ()
     within = [row for row in rows if row.max_evals <= budget]
     return max(within, key=lambda row: row.max_evals, default=EvaluationRow(max_evals=budget))
 
@@ -166,22 +156,17 @@ class Band:
         """Whether seeds differ anywhere."""
         return bool((self.high > self.low).any())
 
-
-def curve(group: RunGroup, event: Event, name: str) -> Band:
-    """Return what the runs of a group recorded, with the mean and the extremes over seeds.
-
-    Long curves become means over `MAX_POINTS` intervals of steps.
-
-    Args:
-        group: The runs.
-        event: Which lines.
-        name: Which field of the lines.
-    """
-    return combine([run.series(event, name) for run in group.runs])
+    def positive(self) -> Band:
+        """Return what a logarithmic axis can show; a lower edge at zero is lifted near the mean."""
+        kept = self.mean > 0
+        mean = self.mean[kept]
+        return Band(x=self.x[kept], mean=mean, low=np.maximum(self.low[kept], mean * 1e-3), high=self.high[kept])
 
 
 def combine(pairs: Iterable[tuple[Array, Array]]) -> Band:
     """Return the mean and the extremes of several curves, each given as (x, y), on common points.
+
+    Long curves become means over `MAX_POINTS` intervals of x.
 
     Example:
         >>> x = np.array([1.0, 2.0])
@@ -190,38 +175,24 @@ def combine(pairs: Iterable[tuple[Array, Array]]) -> Band:
         ([2.0, 2.0], [1.0, 2.0], [3.0, 2.0])
     """
     curves = [(x, y) for x, y in pairs if len(x)]
-    points = np.unique(np.concatenate([x for x, _ in curves])) if curves else np.array([])
+    if not curves:
+        return Band(x=np.array([]), mean=np.array([]), low=np.array([]), high=np.array([]))
+    points = np.unique(np.concatenate([x for x, _ in curves]))
+    indices = [np.searchsorted(points, x) for x, _ in curves]
     if len(points) > MAX_POINTS:
         edges = np.linspace(0, points[-1], MAX_POINTS + 1)
-        rows = [_bin(x, y, edges) for x, y in curves]
         points = (edges[:-1] + edges[1:]) / 2
-    else:
-        rows = [_place(x, y, points) for x, y in curves]
-    return _reduce(points, rows)
-
-
-def _bin(x: Array, y: Array, edges: Array) -> Array:
-    """Return the means of y over the intervals (edges[i], edges[i+1]]; NaN where there is nothing."""
-    index = np.clip(np.searchsorted(edges, x, side="left") - 1, 0, len(edges) - 2)
-    counts = np.bincount(index, minlength=len(edges) - 1)
-    sums = np.bincount(index, weights=y, minlength=len(edges) - 1)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-def _place(x: Array, y: Array, points: Array) -> Array:
-    values = np.full(len(points), np.nan)
-    values[np.searchsorted(points, x)] = y
-    return values
-
-
-def _reduce(points: Array, rows: Sequence[Array]) -> Band:
-    table = np.stack(rows) if rows else np.empty((0, 0))
-    known = np.isfinite(table)
-    kept = known.any(axis=0) if rows else np.zeros(0, dtype=bool)
-    table, known = table[:, kept], known[:, kept]
+        # Of the interval (edges[i], edges[i + 1]] that x is in.
+        indices = [np.clip(np.searchsorted(edges, x) - 1, 0, MAX_POINTS - 1) for x, _ in curves]
+    table = np.full((len(curves), len(points)), np.nan)
+    for row, index, (_, y) in zip(table, indices, curves, strict=True):
+        counts = np.bincount(index, minlength=len(points))
+        np.divide(np.bincount(index, weights=y, minlength=len(points)), counts, out=row, where=counts > 0)
+    known = np.isfinite(table).any(axis=0)
+    table = table[:, known]
     return Band(
-        x=points[kept],
-        mean=np.where(known, table, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1),
-        low=np.where(known, table, np.inf).min(axis=0, initial=np.inf),
-        high=np.where(known, table, -np.inf).max(axis=0, initial=-np.inf),
+        x=points[known],
+        mean=np.nanmean(table, axis=0),
+        low=np.nanmin(table, axis=0),
+        high=np.nanmax(table, axis=0),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -14,33 +14,23 @@ from ..errors import InputError
 from ..files import write_atomically
 from ..runs import RunRecord
 from ..serialization import class_name, config_to_json
-from . import notation
 from .comparison import compare_groups
 from .curves import curve_sections
 from .diagnosis import diagnosis_panels
 from .groups import MAX_POINTS, RunGroup, group_runs
 from .headline import compared_split, headlines
+from .notation import plural
 from .panels import Section, inline_svg
-from .provenance import difference_table, environment_table, rerun_command, unique_names
+from .provenance import difference_table, environment_table, rerun_command
 from .synthetic import load_toys, synthetic_sections
 
 _TITLE = "Jacobian regularization report"
 
 
 def write_report(
-    runs: Sequence[RunRecord],
-    path: Path,
-    *,
-    title: str = _TITLE,
-    sections: Sequence[Section] = (),
+    runs: Sequence[RunRecord], path: Path, *, title: str = _TITLE, sections: Sequence[Section] = ()
 ) -> None:
-    """Write the report of some runs.
-
-    Args:
-        runs: The runs, at least one.
-        path: Path of the HTML file.
-        title: Title of the page.
-        sections: More figures, which come after those of the runs.
+    """Write the report of some runs; other arguments are those of `render_report`.
 
     Raises:
         InputError: There is no run, or the file cannot be written.
@@ -66,31 +56,27 @@ def render_report(runs: Sequence[RunRecord], *, title: str = _TITLE, sections: S
     """
     if not runs:
         raise InputError("A report needs at least one run.")
-    groups, names = group_runs(runs), unique_names(runs)
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run.path) for run in runs]
+    groups = group_runs(runs)
     split = compared_split(groups)
     toys, problems = load_toys(runs)
-    figures = [*_figure_sections(groups, toys), *_diagnosis_sections(runs, names), *sections]
-    fields, differences = difference_table(runs)
-    environment, machines = environment_table(runs)
+    data_names = ", ".join(dict.fromkeys(group.first.config.data.name for group in groups))
     return _template().render(
         title=title,
         version=__version__,
-        subtitle=_subtitle(groups),
+        subtitle=f"{plural(len(runs), 'run')} of {plural(len(groups), 'config')} on {data_names}",
         headlines=headlines(groups, split),
-        notices=[
-            (name, notice)
-            for name, run in zip(names, runs, strict=True)
-            for notice in _notices(run, problems.get(run.path))
-        ],
+        notices=[_notices(run, problems.get(run.path)) for run in runs],
         comparison=compare_groups(groups, split),
         split=split,
         max_points=MAX_POINTS,
-        sections=[_draw(section, f"s{number}") for number, section in enumerate(figures, 1)],
-        runs=[_describe(run, name) for run, name in zip(runs, names, strict=True)],
-        fields=fields,
-        differences=list(zip(names, differences, strict=True)),
-        environment=environment,
-        machines=list(zip(names, machines, strict=True)),
+        sections=[*_figure_sections(groups, toys), *_diagnosis_sections(runs, names), *sections],
+        names=names,
+        runs=runs,
+        differences=difference_table(runs),
+        environment=environment_table(runs),
     )
 
 
@@ -102,75 +88,38 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.globals |= {
+        "class_name": class_name,
+        "config_to_json": config_to_json,
+        "inline_svg": inline_svg,
+        "rerun_command": rerun_command,
+        "zip": zip,
+    }
     return environment.get_template("report.html.jinja")
 
 
 def _figure_sections(groups: Sequence[RunGroup], toys: Mapping[Path, ToyDEQ]) -> list[Section]:
     """Return the figures of each data set; runs of different data are not drawn over each other."""
-    by_data: list[list[RunGroup]] = []
-    for group in groups:
-        peers = next((members for members in by_data if members[0].has_same_data(group)), None)
-        if peers is None:
-            by_data.append([group])
-        else:
-            peers.append(group)
+    firsts = [g for i, g in enumerate(groups) if not any(g.has_same_data(other) for other in groups[:i])]
     found = []
-    for members in by_data:
-        name = members[0].first.config.data.name
-        for section in [*synthetic_sections(members, toys), *curve_sections(members)]:
-            found.append(section if len(by_data) == 1 else replace(section, title=f"{section.title}: {name}"))
+    for first in firsts:
+        peers = [group for group in groups if group.has_same_data(first)]
+        suffix = f": {first.first.config.data.name}" if len(firsts) > 1 else ""
+        for section in [*synthetic_sections(peers, toys), *curve_sections(peers)]:
+            found.append(replace(section, title=section.title + suffix))
     return found
 
 
 def _diagnosis_sections(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Section]:
     found = []
-    for run, name in zip(runs, names, strict=True):
-        diagnosis = run.diagnosis
-        panels = [] if diagnosis is None else diagnosis_panels(diagnosis)
-        if diagnosis is not None and panels:
+    for name, diagnosis in zip(names, (run.diagnosis for run in runs), strict=True):
+        if diagnosis is not None and (panels := diagnosis_panels(diagnosis)):
             intro = (
                 f"Measured on {diagnosis.num_samples} samples at step {diagnosis.step}, "
                 f"with up to {diagnosis.max_evals} evaluations."
             )
             found.append(Section(title=f"Diagnosis of {name}", intro=intro, panels=panels))
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class _DrawnPanel:
-    title: str
-    caption: str
-    svg: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _DrawnSection:
-    id: str
-    title: str
-    intro: str
-    panels: list[_DrawnPanel]
-
-
-def _draw(section: Section, identifier: str) -> _DrawnSection:
-    panels = [
-        _DrawnPanel(
-            title=panel.title,
-            caption=panel.caption,
-            svg=inline_svg(
-                panel.figure,
-                prefix=f"{identifier}f{index}",
-                label=f"{section.title}. {panel.title}. {panel.caption}",
-            ),
-        )
-        for index, panel in enumerate(section.panels, 1)
-    ]
-    return _DrawnSection(id=identifier, title=section.title, intro=section.intro, panels=panels)
-
-
-def _subtitle(groups: Sequence[RunGroup]) -> str:
-    num_runs = sum(len(group.runs) for group in groups)
-    tasks = ", ".join(dict.fromkeys(group.first.config.data.name for group in groups))
-    return f"{notation.plural(num_runs, 'run')} of {notation.plural(len(groups), 'config')} on {tasks}"
 
 
 def _notices(run: RunRecord, problem: str | None) -> list[str]:
@@ -183,33 +132,5 @@ def _notices(run: RunRecord, problem: str | None) -> list[str]:
     if run.evaluation is not None and run.evaluation.step < run.step:
         found.append(f"evaluation.json is of step {run.evaluation.step:,}, and the run has gone on since.")
     if run.num_skipped:
-        found.append(f"{notation.plural(run.num_skipped, 'step')} skipped, as the loss or the gradient was not finite.")
+        found.append(f"{plural(run.num_skipped, 'step')} skipped, as the loss or the gradient was not finite.")
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Description:
-    name: str
-    recipe: str
-    model: str
-    data: str
-    parameters: str
-    seed: int
-    status: str
-    command: list[str]
-    config: str
-
-
-def _describe(run: RunRecord, name: str) -> _Description:
-    config = run.config
-    return _Description(
-        name=name,
-        recipe=config.recipe,
-        model=class_name(type(config.model)),
-        data=config.data.name,
-        parameters=notation.count(run.num_parameters),
-        seed=config.loop.seed,
-        status=run.status,
-        command=rerun_command(run),
-        config=config_to_json(config).strip(),
-    )

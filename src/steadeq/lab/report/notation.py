@@ -9,15 +9,13 @@ MISSING = "–"
 """Shown where there is no number."""
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with three significant digits.
+def number(value: float, digits: int = 3) -> str:
+    """Return a number with some significant digits.
 
     Example:
-        >>> number(0.0033467), number(0.5), number(18.0), number(5.5e-4), number(31234.0), number(None)
-        ('0.00335', '0.500', '18.0', '5.50e-4', '31,234', '–')
+        >>> number(0.0033467), number(0.5), number(18.0), number(5.5e-4), number(31234.0), number(12.34, 2)
+        ('0.00335', '0.500', '18.0', '5.50e-4', '31,234', '12')
     """
-    if value is None or not math.isfinite(value):
-        return MISSING
     if value == 0:
         return "0"
     exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
@@ -47,21 +45,27 @@ def error_note(error: float | None, unknown: float | None = None) -> str:
     return f" (error {number(error, 1)}, {unknown:.0%} unknown)" if unknown else f" (error {number(error, 1)})"
 
 
-def score(value: float | None, metric: str) -> str:
+def score(value: float, metric: str) -> str:
     """Return a task's metric: accuracies, which are stored as fractions, in percent.
 
     Example:
         >>> score(0.98333, "accuracy"), score(0.0033467, "mse")
         ('98.3%', '3.35e-3')
     """
-    if value is None or not math.isfinite(value):
-        return MISSING
-    if metric == "accuracy":
-        return f"{100 * value:.1f}%"
+    return f"{100 * value:.1f}%" if metric == "accuracy" else small(value)
+
+
+def small(value: float) -> str:
+    """Return a number that may be small, with a power of ten below 0.1."""
     return _scientific(value, 3) if 0 < abs(value) < 0.1 else number(value)
 
 
-def duration(seconds: float | None, *, like: float | None = None) -> str:
+def whole(value: float) -> str:
+    """Return a count, or a mean of counts, with its thousands set apart."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def duration(seconds: float, *, like: float | None = None) -> str:
     """Return a time in the unit that suits it, or in that of another time.
 
     Example:
@@ -70,43 +74,22 @@ def duration(seconds: float | None, *, like: float | None = None) -> str:
         >>> duration(0.241, like=8.06)
         '0.241 s'
     """
-    if seconds is None or not math.isfinite(seconds):
-        return MISSING
     if (seconds if like is None else like) < 1:
         return f"{number(1000 * seconds)} ms"
     if seconds < 60:
         return f"{number(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def memory(megabytes: float | None) -> str:
+def memory(megabytes: float) -> str:
     """Return an amount of memory.
 
     Example:
         >>> memory(379.6), memory(20480.0)
         ('380 MB', '20.0 GB')
     """
-    if megabytes is None or not math.isfinite(megabytes):
-        return MISSING
     return f"{megabytes:.0f} MB" if megabytes < 1024 else f"{megabytes / 1024:.1f} GB"
-
-
-def count(value: int | None) -> str:
-    """Return a whole number with its thousands set apart."""
-    return MISSING if value is None else f"{value:,}"
-
-
-def ratio(value: float) -> str:
-    """Return a factor with two significant digits.
-
-    Example:
-        >>> ratio(0.4123), ratio(12.34), ratio(1.96), ratio(340.0)
-        ('0.41', '12', '2.0', '340')
-    """
-    return number(value, digits=2)
 
 
 def plural(count: int, noun: str) -> str:
@@ -128,6 +111,4 @@ def setting(value: Any) -> str:
     """
     if isinstance(value, (list, tuple)):
         return ", ".join(map(setting, value))
-    if isinstance(value, float):
-        return f"{value:.10g}"
-    return "none" if value is None else str(value)
+    return "none" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)

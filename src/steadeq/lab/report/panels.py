@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ class Section:
     """Heading of the section."""
     intro: str = ""
     """A paragraph below the heading."""
-    panels: Sequence[Panel] = field(default_factory=tuple)
+    panels: Sequence[Panel] = ()
     """The figures."""
 
 
@@ -78,7 +78,7 @@ def inline_svg(figure: Figure, *, prefix: str, label: str) -> str:
 def _clean(element: ElementTree.Element) -> None:
     """Leave out what belongs to the page or says nothing, and shorten the rest."""
     # HTML knows the elements of SVG without their namespace.
-    element.tag = _local(element.tag)
+    element.tag = element.tag.rpartition("}")[2]
     element.attrib = dict(_clean_attributes(element))
     # Only texts have text: elsewhere it is the layout of the file.
     element.text = (element.text or "").strip() or None
@@ -134,7 +134,3 @@ def _rename_ids(drawing: ElementTree.Element, prefix: str) -> None:
         if attributes.get("href", "").startswith("#"):
             attributes["href"] = f"#{prefix}-{attributes['href'][1:]}"
         element.attrib = attributes
-
-
-def _local(tag: str) -> str:
-    return tag.rpartition("}")[2]

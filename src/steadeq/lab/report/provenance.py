@@ -7,20 +7,12 @@ from collections.abc import Sequence
 
 from .. import recipes
 from ..errors import InputError
-from ..runs import RunRecord
+from ..runs import RunRecord, Session
 from ..serialization import command_line, flatten
 from . import notation
 from .groups import differing_fields
 
 _ENVIRONMENT = ("steadeq", "torch", "python", "system", "processors", "threads", "device", "processes")
-
-
-def unique_names(runs: Sequence[RunRecord]) -> list[str]:
-    """Name each run by its folder, or by the whole path where folders of the same name would be mixed up."""
-    names = [run.name for run in runs]
-    if len(set(names)) == len(names):
-        return names
-    return [str(run.path) for run in runs]
 
 
 def rerun_command(run: RunRecord) -> list[str]:
@@ -42,12 +34,11 @@ def rerun_command(run: RunRecord) -> list[str]:
 
 def difference_table(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[str]]]:
     """Return the fields in which configs differ, and their values for each run."""
-    fields = differing_fields(runs)
-    configs = [flatten(run.config) for run in runs]
-    return fields, [
-        [notation.setting(config[field]) if field in config else notation.MISSING for field in fields]
-        for config in configs
-    ]
+    names = differing_fields(runs)
+    rows = []
+    for config in (flatten(run.config) for run in runs):
+        rows.append([notation.setting(config[name]) if name in config else notation.MISSING for name in names])
+    return names, rows
 
 
 def environment_table(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[str]]]:
@@ -56,6 +47,7 @@ def environment_table(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[s
     columns = [name for name in _ENVIRONMENT if any(getattr(session, name) is not None for session in sessions)]
     rows = []
     for run in runs:
-        known = [getattr(run.sessions[-1], name) if run.sessions else None for name in columns]
+        latest = run.sessions[-1] if run.sessions else Session()
+        known = (getattr(latest, name) for name in columns)
         rows.append([*(notation.MISSING if value is None else str(value) for value in known), str(len(run.sessions))])
     return [*columns, "sessions"], rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib.style
 from matplotlib.axes import Axes
@@ -88,28 +88,29 @@ def look(index: int) -> dict[str, Any]:
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index % len(DASHES)]}
 
 
-def use_log_scale(axes: Axes) -> None:
-    """Make the y axis logarithmic, with powers of ten as its labels.
+def use_log_scale(axes: Axes, which: Literal["x", "y"] = "y") -> None:
+    """Make an axis logarithmic, with powers of ten as its labels.
 
     The labels are plain Unicode: what matplotlib sets as mathematics keeps the widths of its own font, and falls apart
     in the page's.
     """
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axis.get_view_interval()
     # Less than two powers of ten would leave the axis with a single label.
     is_narrow = high / low < 30
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_narrow else (1.0,), numticks=8))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_label(value, use_decimals=is_narrow)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_narrow else (1.0,), numticks=8))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _power_label(value, use_decimals=is_narrow)))
+    axis.set_minor_formatter(NullFormatter())
 
 
-def power_label(value: float, *, use_decimals: bool = False) -> str:
+def _power_label(value: float, *, use_decimals: bool = False) -> str:
     """Return a tick label for a logarithmic axis.
 
     Example:
-        >>> power_label(1e-3), power_label(0.1), power_label(1.0), power_label(2e4)
+        >>> _power_label(1e-3), _power_label(0.1), _power_label(1.0), _power_label(2e4)
         ('10⁻³', '10⁻¹', '1', '2·10⁴')
-        >>> power_label(2e-4, use_decimals=True), power_label(0.05, use_decimals=True)
+        >>> _power_label(2e-4, use_decimals=True), _power_label(0.05, use_decimals=True)
         ('2·10⁻⁴', '0.05')
     """
     mantissa, exponent = f"{value:.0e}".split("e")
@@ -135,8 +136,6 @@ def fit(label: str, max_length: int = 46) -> str:
 
 def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Put a legend above the axes, where it covers nothing; long labels get a line each."""
-    if not handles:
-        return
     labels = [fit(label) for label in labels]
     # In points, a letter takes about 5.6 and the sample of the line with its gaps 42.
     column = 5.6 * max(len(label) for label in labels) + 42

@@ -70,8 +70,7 @@ class ModelAdapter:
         elif hasattr(self._model, "unroll"):
             output, equilibrium = self._model.unroll(x, depth, **context)
         else:
-            plain = Picard(max_evals=depth, tol=0)
+            # One evaluation more than the depth: the last one measures the residual of the state.
+            plain = Picard(max_evals=depth + 1, tol=0)
             output, equilibrium = self._model.solve(x, **context, solver=plain, adjoint=Unrolled())
-        return Answer(
-            output=output, equilibrium=equilibrium, carry=output.carry if self._takes_carry else None
-        )
+        return Answer(output=output, equilibrium=equilibrium, carry=output.carry if self._takes_carry else None)

@@ -15,18 +15,18 @@ from torch import Tensor, nn
 
 from ...equilibrium import ConvergenceWarning
 from ...jacobian import Constant
+from ..checkpoint import Checkpoint
 from ..config import TrainConfig
 from ..data import open_reader, read_samples
 from ..errors import Diverged, InputError, Interrupted, RunError
+from ..folder import RunFolder
 from ..loading import build_model, load_weights
 from ..seeds import derive_seed
 from .adapter import ModelAdapter
 from .carry import CarryStore
-from ..checkpoint import Checkpoint
 from .display import AbstractDisplay, SilentDisplay
 from .distributed import Process
 from .evaluation import Evaluator
-from ..folder import RunFolder
 from .interruption import Interruption
 from .metrics import MetricsLog, Window, peak_memory
 from .profile import NoProfile, Profile
@@ -153,8 +153,12 @@ class Trainer:
     def _restore(self, checkpoint: Checkpoint) -> None:
         load_weights(self.model, checkpoint.weights)
         state = checkpoint.state
-        if (self.average is None) != (checkpoint.average is None) or state["optimizer_class"] != type(self.optimizer).__name__:
-            raise InputError(f"The checkpoints in {self.folder.path} were made with another optimizer or moving average.")
+        if (self.average is None) != (checkpoint.average is None) or state["optimizer_class"] != type(
+            self.optimizer
+        ).__name__:
+            raise InputError(
+                f"The checkpoints in {self.folder.path} were made with another optimizer or moving average."
+            )
         if self.average is not None and checkpoint.average is not None:
             load_weights(self.average, checkpoint.average)
         self.optimizer.load_state_dict(state["optimizer"])

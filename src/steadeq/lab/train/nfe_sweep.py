@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 
 from ..errors import InputError
+from ..files import write_atomically
 from ..loading import TrainedModel
 from ..runs import Evaluation, Split
 from .adapter import ModelAdapter
 from .distributed import Process
 from .evaluation import Evaluator
-from ..files import write_atomically
 from .metrics import peak_memory
 
 

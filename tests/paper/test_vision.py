@@ -1,15 +1,23 @@
 """Tables 2 and 3 and Figure 6: which runs they need, what they say of made-up numbers, and that they can be made."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
+from paper.made_up import complete, outcomes, row, summary
 
+from steadeq import OneStep, Picard, Unrolled
 from steadeq.lab import recipes
-from steadeq.paper import figure6, table2, table3
-from steadeq.lab.runner.completion import complete_evaluation, complete_run
-from steadeq.paper.variant import MEASURES, Entry
+from steadeq.lab.report.bars import Bars, bars_figure
+from steadeq.lab.runner import complete_evaluation
+from steadeq.paper import table3
+from steadeq.paper.figure6 import FIGURE6
 from steadeq.paper.memory_profile import LiveTensors, inference_seconds, step_memory
+from steadeq.paper.result import HARDWARE
+from steadeq.paper.table2 import TABLE2, add_sizes
+from steadeq.paper.table3 import TABLE3
+from steadeq.paper.variant import Variant, plan
 from steadeq.paper.vision import (
     IMAGENET,
     IMAGENETTE,
@@ -21,27 +29,12 @@ from steadeq.paper.vision import (
     STOPPED,
     classifiers,
 )
-from steadeq.lab.report.bars import Bars, bars_figure
-from steadeq.lab.train import Process
-from steadeq.lab.train.display import SilentDisplay
-
-
-def entry(name, **values):
-    """Return an entry of a summary with made-up numbers."""
-    measures = {**dict.fromkeys(MEASURES, 1.0), "train_seconds": 1.0, **values}
-    spreads = {f"{measure}_std": 0.0 for measure in measures}
-    return {"entry": name, "recipe": "", "max_evals": 6, "paper": {}, "num_seeds": 3, **measures, **spreads}
-
-
-def outcomes(verdicts):
-    return [verdict.outcome for verdict in verdicts]
-
 
 # Runs
 
 
 def test_table2_has_the_rows_of_the_paper_at_the_scale_of_a_laptop():
-    runs = table2.TABLE2.runs("cpu")
+    runs = TABLE2.runs("cpu")
     of_three_seeds = ("cifar10-resnet-cpu", "cifar10-mdeq-cpu", "cifar10-mdeq-cpu-jr")
     of_one = ("cifar10-monotone-cpu", "imagenette64-resnet-cpu", "imagenette64-mdeq-cpu", "imagenette64-mdeq-cpu-jr")
     names = {f"{name}-seed{seed}" for name in of_three_seeds for seed in range(3)}
@@ -50,12 +43,12 @@ def test_table2_has_the_rows_of_the_paper_at_the_scale_of_a_laptop():
 
 
 def test_table2_has_the_papers_own_runs_at_the_scale_of_the_paper():
-    runs = table2.TABLE2.runs("paper")
+    runs = TABLE2.runs("paper")
     assert {recipes.get(config.recipe).scale for config in runs.values()} == {"paper"}
     assert {config.data.name for config in runs.values()} == {"cifar10", "imagenet"}
 
 
-@pytest.mark.parametrize("scale", ["cpu", "paper"])
+@pytest.mark.parametrize("scale", HARDWARE)
 def test_hard_stopped_rows_are_other_budgets_of_the_same_runs(scale):
     known = {one.name: one for one in classifiers()(scale)}
     for name, one in known.items():
@@ -65,9 +58,9 @@ def test_hard_stopped_rows_are_other_budgets_of_the_same_runs(scale):
             assert one.max_evals < plain.max_evals
 
 
-@pytest.mark.parametrize("scale", ["cpu", "paper"])
+@pytest.mark.parametrize("scale", HARDWARE)
 def test_figure6_needs_no_runs_of_its_own(scale):
-    assert figure6.FIGURE6.runs(scale).items() <= table2.TABLE2.runs(scale).items()
+    assert FIGURE6.runs(scale).items() <= TABLE2.runs(scale).items()
 
 
 def test_models_of_a_laptop_differ_in_the_model_the_budget_and_what_was_selected():
@@ -78,21 +71,21 @@ def test_models_of_a_laptop_differ_in_the_model_the_budget_and_what_was_selected
 
 
 def test_table3_has_a_run_for_each_gamma():
-    runs = table3.TABLE3.runs("cpu")
+    runs = TABLE3.runs("cpu")
     assert list(runs) == [f"cifar10-mdeq-cpu-jr-weight-{gamma}-seed0" for gamma in (0.1, 0.6, 1.2)]
-    assert [config.jacobian.weight for config in runs.values()] == [0.1, 0.6, 1.2]
-    assert len(table3.entries("cpu")) == 18
+    assert [config.regularizer.weight for config in runs.values()] == [0.1, 0.6, 1.2]
+    assert len(table3.variants("cpu")) == 18
 
 
-# Verdicts
+# Claims
 
 
 @pytest.mark.parametrize(
     ("accuracies", "seconds", "expected"),
     [
-        ((0.45, 0.38, 0.46), (100, 45), "holds"),
-        ((0.45, 0.44, 0.43), (100, 60), "does not hold"),
-        ((0.45, 0.43, 0.44), (100, 50), "holds"),
+        ((0.45, 0.38, 0.46), (100, 45), True),
+        ((0.45, 0.44, 0.43), (100, 60), False),
+        ((0.45, 0.43, 0.44), (100, 50), True),
     ],
 )
 def test_table2_is_judged_by_the_numbers(accuracies, seconds, expected):
@@ -100,69 +93,69 @@ def test_table2_is_judged_by_the_numbers(accuracies, seconds, expected):
 
     def rows(prefix):
         return [
-            entry(prefix + MDEQ, score=plain, train_seconds=seconds[0], max_evals=12),
-            entry(prefix + STOPPED, score=stopped),
-            entry(prefix + MDEQ_JR, score=regularized, train_seconds=seconds[1]),
+            row(prefix + MDEQ, score=plain, train_seconds=seconds[0], max_evals=12),
+            row(prefix + STOPPED, score=stopped, max_evals=6),
+            row(prefix + MDEQ_JR, score=regularized, train_seconds=seconds[1], max_evals=6),
         ]
 
-    verdicts = table2.judge([*rows(""), *rows(IMAGENETTE)])
-    assert outcomes(verdicts) == [expected] * 3 + ["not tested"] * 2 + [expected] * 3
-    assert all(verdict.claim.startswith(IMAGENETTE) for verdict in verdicts[5:])
+    found = summary(*rows(""), *rows(IMAGENETTE))
+    assert outcomes(TABLE2, found) == [expected] * 3 + [None] * 2 + [expected] * 3
+    assert all(verdict.claim.startswith(IMAGENETTE) for verdict in TABLE2.judge(found)[5:])
 
 
 @pytest.mark.parametrize(
-    ("explicit", "monotone", "expected"),
-    [(0.46, 0.44, ["holds", "holds"]), (0.47, 0.46, ["does not hold", "does not hold"])],
+    ("explicit", "monotone", "expected"), [(0.46, 0.44, [True, True]), (0.47, 0.46, [False, False])]
 )
 def test_table2_compares_with_other_kinds_of_networks(explicit, monotone, expected):
-    rows = [entry(MDEQ, score=0.45), entry(STOPPED, score=0.45), entry(MDEQ_JR, score=0.45)]
-    verdicts = table2.judge([*rows, entry(RESNET, score=explicit), entry(MONOTONE, score=monotone)])
-    assert outcomes(verdicts)[3:] == expected
+    rows = [row(MDEQ, score=0.45), row(STOPPED, score=0.45), row(MDEQ_JR, score=0.45)]
+    found = summary(*rows, row(RESNET, score=explicit), row(MONOTONE, score=monotone))
+    assert outcomes(TABLE2, found)[3:] == expected
 
 
 def test_sizes_and_times_do_not_depend_on_the_batch():
-    summary = [{**entry("a", seconds_per_step=0.32), "recipe": "cifar10-resnet-cpu"}]
-    table2.add_sizes(summary)
-    assert summary[0]["num_parameters"] == 78_042
-    assert summary[0]["train_seconds"] == pytest.approx(10.0)  # batches of 32
+    found = add_sizes(summary(row("a", seconds_per_step=0.32, recipe="cifar10-resnet-cpu")), {})["a"]
+    assert found.mean("num_parameters") == 78_042
+    assert found.mean("train_seconds") == pytest.approx(10.0)  # batches of 32
 
 
 def test_figure6_is_judged_by_the_numbers():
     def rows(explicit, plain, regularized):
         values = {RESNET: explicit, MDEQ: plain, MDEQ_JR: regularized}
         names = ("error", "inference_seconds", "step_mb")
-        return [entry(name, **dict(zip(names, numbers, strict=True))) for name, numbers in values.items()]
+        return summary(*(row(name, **dict(zip(names, numbers, strict=True))) for name, numbers in values.items()))
 
     good = rows((0.5, 1.0, 100.0), (0.5, 2.0, 40.0), (0.5, 1.0, 50.0))
     bad = rows((0.4, 1.0, 100.0), (0.5, 2.0, 40.0), (0.5, 1.6, 90.0))
-    assert set(outcomes(figure6.judge(good))) == {"holds"}
-    assert set(outcomes(figure6.judge(bad))) == {"does not hold"}
+    assert outcomes(FIGURE6, good) == [True] * 5
+    assert outcomes(FIGURE6, bad) == [False] * 5
 
 
 def test_table3_is_judged_by_the_numbers():
     def rows(scores):
-        return [
-            entry(table3._name(gamma, budget), score=score, max_evals=budget)
-            for gamma, row in scores.items()
-            for budget, score in zip(table3.BUDGETS, row, strict=True)
-        ]
+        return summary(
+            *(
+                row(table3.cell_name(gamma, budget), score=score, max_evals=budget)
+                for gamma, numbers in scores.items()
+                for budget, score in zip(table3.BUDGETS, numbers, strict=True)
+            )
+        )
 
     good = {0.1: (0.1, 0.2, 0.3, 0.4, 0.4, 0.45), 0.6: (0.4,) * 5 + (0.46,), 1.2: (0.44,) * 6}
     bad = {0.1: (0.45,) * 6, 0.6: (0.44,) * 6, 1.2: (0.1, 0.2, 0.3, 0.4, 0.4, 0.45)}
-    assert outcomes(table3.judge(rows(good))) == ["holds"] * 3
-    assert outcomes(table3.judge(rows(bad))) == ["does not hold"] * 3
+    assert outcomes(TABLE3, rows(good)) == [True] * 3
+    assert outcomes(TABLE3, rows(bad)) == [False] * 3
 
 
 # On tiny runs
 
-TINY = {
-    "data.num_train": 12,
-    "data.num_validation": 4,
-    "loop.num_steps": 2,
-    "loop.batch_size": 4,
-    "log.spectrum_samples": 1,
-    "log.spectrum_products": 2,
-}
+
+def short(config):
+    return replace(
+        config,
+        data=replace(config.data, num_train=12, num_validation=4),
+        loop=replace(config.loop, num_steps=2, batch_size=4),
+        log=replace(config.log, spectrum_samples=1, spectrum_products=2),
+    )
 
 
 @pytest.fixture
@@ -175,64 +168,55 @@ def cifar(tmp_path, monkeypatch):
         (folder / f"{name}.bin").write_bytes(bytes(records.flatten().tolist()))
 
 
-def complete(entries, folder):
-    return {
-        name: complete_run(config, folder / name, process=Process(), display=SilentDisplay())
-        for one in entries
-        for name, config in one.configs().items()
-    }
-
-
-def tiny(name, recipe, max_evals, **changes):
-    return Entry(name=name, recipe=recipe, max_evals=max_evals, seeds=(0,), changes={**TINY, **changes})
+def tiny(name, recipe, max_evals, change=short):
+    return Variant(name=name, recipe=recipe, max_evals=max_evals, seeds=(0,), change=change)
 
 
 @pytest.mark.usefixtures("cifar")
-def test_figure6_is_made_of_finished_runs(tmp_path, monkeypatch):
-    entries = [
+def test_figure6_is_made_of_finished_runs(tmp_path):
+    variants = [
         tiny(RESNET, "cifar10-resnet-cpu", 0),
         tiny(MONOTONE, "cifar10-monotone-cpu", 3),
         tiny(MDEQ, "cifar10-mdeq-cpu", 3),
         tiny(MDEQ_JR, "cifar10-mdeq-cpu-jr", 2),
     ]
-    monkeypatch.setattr(figure6, "entries", lambda scale: entries)
-    runs = complete(entries, tmp_path / "runs")
-    verdicts = figure6.produce(runs, tmp_path / "out", "cpu")
+    result = replace(FIGURE6, variants=lambda scale: variants)
+    runs = complete(plan(variants), tmp_path / "runs")
+    verdicts = result.produce(runs, tmp_path / "out", "cpu")
     assert len(verdicts) == 5
     content = json.loads((tmp_path / "out" / "summary.json").read_text())
-    explicit, _, plain, regularized = content["entries"]
-    assert explicit["forward_residual"] is None
+    explicit, _, plain, regularized = content["variants"]
+    assert "forward_residual" not in explicit
     assert explicit["error"] == pytest.approx(1 - explicit["score"])
     assert 0 < plain["step_mb"] < regularized["step_mb"], "the penalty needs its own graph"
     assert (tmp_path / "out" / "bars.png").is_file()
-    assert "training step, MB" in figure6.FIGURE6.tabulate(content)
+    assert "training step, MB" in result.table(result.from_json(content))
 
 
 @pytest.mark.usefixtures("cifar")
 def test_an_explicit_network_is_evaluated_once_at_a_budget_of_none(tmp_path):
-    entries = [tiny(RESNET, "cifar10-resnet-cpu", 0)]
-    (run,) = complete(entries, tmp_path / "runs").values()
-    (row,) = complete_evaluation(run, process=Process(), budgets=(0,))["rows"]
-    assert row["max_evals"] == 0
-    before = (run.path / "evaluation.json").stat().st_mtime_ns
-    assert complete_evaluation(run, process=Process(), budgets=(0,))["rows"] == [row]
-    assert (run.path / "evaluation.json").stat().st_mtime_ns == before
+    (path,) = complete(tiny(RESNET, "cifar10-resnet-cpu", 0).configs(), tmp_path / "runs").values()
+    (found,) = complete_evaluation(path, budgets=(0,)).rows
+    assert found.max_evals == 0
+    before = (path / "evaluation.json").stat().st_mtime_ns
+    assert complete_evaluation(path, budgets=(0,)).rows == (found,)
+    assert (path / "evaluation.json").stat().st_mtime_ns == before
 
 
 @pytest.mark.usefixtures("cifar")
 def test_memory_grows_with_the_depth_of_what_is_unrolled_and_not_of_what_is_solved(tmp_path):
-    def memory(**changes):
-        (run,) = complete([tiny("a", "cifar10-mdeq-cpu", 3, **changes)], tmp_path / "runs").values()
-        assert inference_seconds(run, max_evals=3) > 0
-        return step_memory(run)
+    def memory(budget, adjoint):
+        def change(config):
+            # Plain iteration keeps no history.
+            return replace(short(config), solver=Picard(max_evals=budget, tol=0.0), adjoint=adjoint)
 
-    def at(budget, adjoint):
-        # Plain iteration keeps no history.
-        options = {"forward.solver": "picard", "forward.max_evals": budget, "forward.tol": 0.0}
-        return memory(**options, **{"backward.adjoint": adjoint})
+        (config,) = tiny("a", "cifar10-mdeq-cpu", 3, change).configs().values()
+        (path,) = complete({f"{budget}-{type(adjoint).__name__}": config}, tmp_path).values()
+        assert inference_seconds(path, max_evals=3) > 0
+        return step_memory(path)
 
-    assert at(8, "one-step") == pytest.approx(at(4, "one-step"), rel=0.02)
-    assert at(8, "unrolled") > 1.5 * at(4, "unrolled")
+    assert memory(8, OneStep()) == pytest.approx(memory(4, OneStep()), rel=0.02)
+    assert memory(8, Unrolled()) > 1.5 * memory(4, Unrolled())
 
 
 # Parts
@@ -262,8 +246,8 @@ def test_bars_show_every_model_in_every_panel():
 
 
 def test_the_papers_numbers_stand_beside_those_of_cifar_only():
-    papers = {one.name: one.paper for scale in ("cpu", "paper") for one in classifiers()(scale)}
-    assert papers[MDEQ_JR]["accuracy"] == "93.1 ± 0.3"
-    assert papers[IMAGENET + MDEQ_JR]["NFE"] == "14"
-    assert papers[RESNET101]["size"] == "40M"
+    papers = {one.name: one.paper for scale in HARDWARE for one in classifiers()(scale)}
+    assert papers[MDEQ_JR]["score"] == "93.1 ± 0.3"
+    assert papers[IMAGENET + MDEQ_JR]["max_evals"] == "14"
+    assert papers[RESNET101]["num_parameters"] == "40M"
     assert not any(paper for name, paper in papers.items() if name.startswith(IMAGENETTE))

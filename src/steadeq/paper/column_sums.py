@@ -1,0 +1,415 @@
+"""Section 2.2: a penalty on sums of columns (Linsley et al., 2020), and why it need not make a DEQ stable."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..equilibrium import ConvergenceWarning, Equilibrium
+from ..jacobian import frobenius_norm, jacobian_penalty, spectral_radius
+from ..jacobian._products import linearize
+from ..lab import recipes
+from ..lab.data import AbstractDataset
+from ..lab.data.digits import Digits
+from ..lab.data.readers import BatchOrder
+from ..lab.recipes.registry import Scale
+from ..lab.report.notation import error_note
+from ..lab.report.style import HEIGHT, WIDTH, look, new_axes, styled, use_log_scale
+from ..lab.seeds import derive_generator, derive_seed
+from ..lab.train import Process
+from ..models import ConvDEQ
+from ..solvers import AbstractSolver, Anderson, Picard
+from .comparison import save_figures
+from .result import Claim, PaperResult, write_csv
+from .tables import Column, markdown_table
+from .variant import SEEDS, Averages
+
+COUNTEREXAMPLE = ((2.0, -2.0), (-2.0, 2.0))
+LEVEL = 0.9
+"""The λ of Linsley et al., in their code."""
+NUM_EPOCHS, MAX_EVALS = 5, 12
+"""Length of training, and evaluations of its solves."""
+NORMALIZED, BARE = "digits", "digits, no last norm"
+"""The cell of the recipe, and the same without the group normalization that it ends with."""
+NONE, COLUMNS, FROBENIUS = "no penalty", "sums of columns", "Frobenius norm"
+_LARGE, _SMALL = 100, 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A cell and a penalty to train it with."""
+
+    cell: str
+    penalty: str
+    weight: float = 0.0
+
+
+# Weights at which all training losses of a cell are about the same.
+ARMS = (
+    Arm(cell=NORMALIZED, penalty=NONE),
+    Arm(cell=NORMALIZED, penalty=COLUMNS, weight=1.0),
+    Arm(cell=NORMALIZED, penalty=FROBENIUS, weight=0.1),
+    Arm(cell=BARE, penalty=NONE),
+    Arm(cell=BARE, penalty=COLUMNS, weight=0.1),
+    Arm(cell=BARE, penalty=FROBENIUS, weight=0.3),
+)
+
+
+def column_sums(eq: Equilibrium) -> Tensor:
+    """Return 1ᵀJ of each sample at an equilibrium, a (B, D) matrix, differentiably."""
+    point = linearize(eq)
+    return point.vjp(torch.ones_like(point.fz), create_graph=torch.is_grad_enabled())
+
+
+def column_penalty(sums: Tensor, *, level: float = LEVEL) -> Tensor:
+    """Return the mean over the batch of L = ‖(1ᵀJ - λ)⁺‖₂.
+
+    Args:
+        sums: 1ᵀJ of each sample.
+        level: λ, what a sum may be at no cost.
+
+    Example:
+        >>> J = torch.tensor(COUNTEREXAMPLE)
+        >>> column_penalty(column_sums(Equilibrium.at(lambda z: z @ J.T, torch.zeros(1, 2))))
+        tensor(0.)
+    """
+    return torch.linalg.vector_norm((sums - level).clamp(min=0), dim=1).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counterexample:
+    """What penalties and estimators say of the paper's matrix."""
+
+    column_penalty: float
+    spectral_radius: float
+    spectral_radius_error: float | None = None
+    frobenius_norm: float
+    distances: Sequence[float]
+    """Distance from the fixed point after 0, 1, 2 ... steps of plain iteration."""
+
+
+def measure_counterexample(num_steps: int = 10) -> Counterexample:
+    """Return what penalties and estimators say of the paper's matrix, and how far plain iteration gets with it.
+
+    Args:
+        num_steps: Number of steps of the iteration.
+    """
+    # The difference of start and fixed point is then an eigenvector.
+    J, b = torch.tensor(COUNTEREXAMPLE), torch.tensor([[1.0, -1.0]])
+    z_star = torch.linalg.solve(torch.eye(2) - J, b.T).T
+
+    def f(z: Tensor) -> Tensor:
+        return z @ J.T + b
+
+    distances, z = [], torch.zeros(1, 2)
+    for _ in range(num_steps + 1):
+        distances.append(float(torch.linalg.vector_norm(z - z_star)))
+        z = f(z)
+    generator = torch.Generator().manual_seed(0)
+    eq = Equilibrium.at(f, z_star)
+    radius = spectral_radius(eq, generator=generator)
+    return Counterexample(
+        # Zero at every λ >= 0, also at the strictest.
+        column_penalty=float(column_penalty(column_sums(eq), level=0.0)),
+        spectral_radius=float(radius.value),
+        spectral_radius_error=float(radius.error),
+        frobenius_norm=float(frobenius_norm(eq, num_probes=200, generator=generator).value),
+        distances=distances,
+    )
+
+
+def train(arm: Arm, seed: int, *, device: torch.device, num_steps: int | None = None) -> ConvDEQ:
+    """Return a model trained on digits.
+
+    Args:
+        arm: Which cell and penalty.
+        seed: Seed of weights, batches and probes, which are the same for all penalties.
+        device: Where to train.
+        num_steps: Steps after which to stop; by default `NUM_EPOCHS` are finished.
+    """
+    config = recipes.get("digits").build().with_max_evals(MAX_EVALS)
+    dataset = Digits().load().train
+    assert isinstance(dataset, AbstractDataset)
+    torch.manual_seed(derive_seed(seed, "initialization"))
+    # Narrower than the recipe's, to be quick.
+    model = ConvDEQ(channels=16, hidden=32)
+    if arm.cell == BARE:
+        model.layer.cell.norm3 = nn.Identity()
+    model.to(device)
+    order = BatchOrder(len(dataset), batch_size=config.loop.batch_size, num_parts=1, seed=seed)
+    optimizer = config.optimizer.build(model.parameters())
+    total = NUM_EPOCHS * order.steps_per_epoch
+    with warnings.catch_warnings():
+        # A backward solve that falls short is a part of what is compared.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for step in range(total if num_steps is None else num_steps):
+            x, y = (tensor.to(device) for tensor in dataset.batch(order.indices(step, 0)))
+            output, eq = model.solve(x, solver=config.solver, adjoint=config.adjoint)
+            loss = F.cross_entropy(output, y)
+            if arm.penalty == COLUMNS:
+                loss = loss + arm.weight * column_penalty(column_sums(eq))
+            elif arm.penalty == FROBENIUS:
+                generator = derive_generator(seed, "probes", step)
+                loss = loss + arm.weight * jacobian_penalty(eq, generator=generator)
+            for group in optimizer.param_groups:
+                group["lr"] = config.optimizer.rate(step, total)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmMeasures:
+    """What is measured of a trained model, on validation data.
+
+    Residual is that of Anderson after 6 evaluations, and both numbers of evaluations are those to a residual of 0.001.
+    """
+
+    train_loss: float
+    """Loss on training data."""
+    accuracy: float
+    column_penalty: float
+    largest_sum: float
+    spectral_radius: float
+    spectral_radius_error: float | None
+    spectral_radius_unknown: float
+    """Share of the samples for which the error of the spectral radius is not known."""
+    jacobian_norm: float
+    """‖J‖²_F / d."""
+    residual: float
+    anderson_evals: float
+    picard_evals: float
+    weight_change: float
+    """The largest difference of a weight from the model of the same seed without a penalty."""
+
+
+@torch.no_grad()
+def measure(model: ConvDEQ, *, unpenalized: ConvDEQ) -> tuple[ArmMeasures, list[float]]:
+    """Return what is compared, and the residuals of plain iteration.
+
+    Args:
+        model: A trained model.
+        unpenalized: The model of the same seed that was trained without a penalty.
+    """
+    splits = Digits().load()
+    assert isinstance(splits.train, AbstractDataset)
+    assert isinstance(splits.validation, AbstractDataset)
+    weights, others = (nn.utils.parameters_to_vector(m.parameters()) for m in (model, unpenalized))
+    precise = Anderson(max_evals=_LARGE, tol=1e-4)
+    x, y = (tensor.to(weights.device) for tensor in splits.train.all())
+    loss = F.cross_entropy(model(x, solver=precise), y)
+    x, y = (tensor.to(weights.device) for tensor in splits.validation.all())
+    output, eq = model.solve(x, solver=precise)
+
+    def stats(solver: AbstractSolver) -> tuple[Tensor, Tensor, Tensor]:
+        found = model.solve(x, solver=solver)[1].stats
+        assert found is not None
+        return found.residual.mean(), found.num_evals.double().mean(), found.trace.double().mean(dim=1)
+
+    # A few samples tell enough of the Jacobian, which is expensive.
+    some = Equilibrium.at(eq.f, eq.z[:32], *(tensor[:32] for tensor in eq.inputs))
+    sums = column_sums(some)
+    generator = torch.Generator().manual_seed(0)
+    radius = spectral_radius(some, generator=generator)
+    error, unknown = radius.mean_error()
+    found = ArmMeasures(
+        train_loss=float(loss),
+        accuracy=float((output.argmax(dim=1) == y).double().mean()),
+        column_penalty=float(column_penalty(sums)),
+        largest_sum=float(sums.max()),
+        spectral_radius=float(radius.value.mean()),
+        spectral_radius_error=error,
+        spectral_radius_unknown=unknown,
+        jacobian_norm=float(frobenius_norm(some, generator=generator).value.square().mean()) / some.z[0].numel(),
+        residual=float(stats(Anderson(max_evals=_SMALL, tol=0))[0]),
+        anderson_evals=float(stats(Anderson(max_evals=_LARGE, tol=1e-3))[1]),
+        picard_evals=float(stats(Picard(max_evals=_LARGE, tol=1e-3))[1]),
+        weight_change=float((weights - others).abs().max()),
+    )
+    return found, stats(Picard(max_evals=30, tol=0))[2].tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmSummary(Averages, Arm):
+    """What is known of an arm over its seeds: everything in `ArmMeasures`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The counterexample, and the trained models."""
+
+    counterexample: Counterexample
+    """What the paper's matrix gives."""
+    arms: Sequence[ArmSummary]
+    """One for each cell and penalty."""
+
+    def of(self, cell: str) -> tuple[ArmSummary, ArmSummary, ArmSummary]:
+        """Return a cell without a penalty, with that on sums of columns, and with that on the Frobenius norm."""
+        none, columns, frobenius = (
+            next(arm for arm in self.arms if (arm.cell, arm.penalty) == (cell, penalty))
+            for penalty in (NONE, COLUMNS, FROBENIUS)
+        )
+        return none, columns, frobenius
+
+
+def draw_counterexample(distances: Sequence[float]) -> Figure:
+    """Show how plain iteration leaves the fixed point of the paper's matrix."""
+    with styled():
+        figure, axes = new_axes("steps of plain iteration", "distance from the fixed point")
+        axes.plot(distances, marker="o", markersize=4, **look(0))
+        use_log_scale(axes)
+    return figure
+
+
+def draw_residuals(traces: Mapping[Arm, Sequence[Sequence[float]]]) -> Figure:
+    """Show how plain iteration converges in each trained cell, with the range over seeds."""
+    cells = list(dict.fromkeys(arm.cell for arm in traces))
+    with styled():
+        figure = Figure(figsize=(WIDTH * len(cells), HEIGHT + 0.4))
+        panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
+        for axes, cell in zip(panels, cells, strict=True):
+            chosen = [arm for arm in traces if arm.cell == cell]
+            for index, arm in enumerate(chosen):
+                values = list(zip(*traces[arm], strict=True))
+                numbers, style = range(1, len(values) + 1), look(index)
+                axes.plot(numbers, [sum(v) / len(v) for v in values], label=arm.penalty, **style)
+                low, high = ([extreme(v) for v in values] for extreme in (min, max))
+                axes.fill_between(numbers, low, high, color=style["color"], alpha=0.18, linewidth=0)
+            axes.set(title=cell, xlabel="evaluations of plain iteration")
+            use_log_scale(axes)
+        panels[0].set_ylabel("relative residual")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+    return figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ColumnSums(PaperResult[Summary]):
+    rows_key = "arms"
+
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
+        """Compute the counterexample, train and measure all arms, and draw."""
+        device = Process.alone().device
+        measured: dict[Arm, list[ArmMeasures]] = {arm: [] for arm in ARMS}
+        traces: dict[Arm, list[list[float]]] = {arm: [] for arm in ARMS}
+        unpenalized: dict[tuple[str, int], ConvDEQ] = {}
+        for arm in ARMS:
+            for seed in SEEDS:
+                model = train(arm, seed, device=device)
+                found, trace = measure(model, unpenalized=unpenalized.setdefault((arm.cell, seed), model))
+                measured[arm].append(found)
+                traces[arm].append(trace)
+        rows, residuals = [], []
+        for arm in ARMS:
+            for seed, found, trace in zip(SEEDS, measured[arm], traces[arm], strict=True):
+                rows.append({**vars(arm), "seed": seed, **asdict(found)})
+                residuals += [
+                    {**vars(arm), "seed": seed, "evaluation": number, "residual": value}
+                    for number, value in enumerate(trace, start=1)
+                ]
+        write_csv(folder / "runs.csv", rows)
+        write_csv(folder / "residuals.csv", residuals)
+        counterexample = measure_counterexample()
+        figures = {
+            "counterexample": draw_counterexample(counterexample.distances),
+            "residuals": draw_residuals(traces),
+        }
+        save_figures(figures, folder)
+        arms = [ArmSummary.over(found, **vars(arm)) for arm, found in measured.items()]
+        return Summary(counterexample=counterexample, arms=arms)
+
+    def to_json(self, summary: Summary) -> dict[str, Any]:
+        """Return what is written to summary.json."""
+        return {"counterexample": asdict(summary.counterexample), "arms": [arm.to_json() for arm in summary.arms]}
+
+    def from_json(self, content: Mapping[str, Any]) -> Summary:
+        """Return what was read from summary.json."""
+        arms = [ArmSummary.from_json(arm) for arm in content["arms"]]
+        return Summary(counterexample=Counterexample(**content["counterexample"]), arms=arms)
+
+    def table(self, summary: Summary) -> str:
+        """Return a row for each arm."""
+        columns = (
+            Column(title="accuracy, %", measure="accuracy", factor=100, digits=".1f"),
+            Column(title="L", measure="column_penalty", digits=".2g"),
+            Column(title="spectral radius", measure="spectral_radius", digits=".2f"),
+            Column(title="evaluations of Anderson", measure="anderson_evals", digits=".1f"),
+        )
+        rows = [[arm.cell, arm.penalty, f"{arm.weight:g}", *(c.show(arm) for c in columns)] for arm in summary.arms]
+        return markdown_table(["cell", "penalty", "weight", *(column.title for column in columns)], rows)
+
+
+def _growth(found: Counterexample) -> float:
+    return found.distances[-1] / found.distances[0]
+
+
+def _matrix_evidence(found: Counterexample) -> str:
+    return (
+        f"L {found.column_penalty:g}, spectral radius {found.spectral_radius:.4g}"
+        f"{error_note(found.spectral_radius_error)}, ‖J‖_F {found.frobenius_norm:.3g} (exact: 4); "
+        f"{len(found.distances) - 1} steps take plain iteration {_growth(found):.3g} times as far away"
+    )
+
+
+def _helps_less(summary: Summary, cell: str) -> bool:
+    """Return whether sums of columns have less than half of the effect of the Frobenius norm, which has some."""
+    none, columns, frobenius = summary.of(cell)
+
+    def effect(arm: ArmSummary, name: str) -> float:
+        return none.mean(name) - arm.mean(name)
+
+    names = ("spectral_radius", "anderson_evals")
+    return all(effect(frobenius, name) > 0 and effect(columns, name) < effect(frobenius, name) / 2 for name in names)
+
+
+def _cell_evidence(summary: Summary, cell: str) -> str:
+    arms = summary.of(cell)
+
+    def listed(name: str, digits: str) -> str:
+        return ", ".join(arm.show(name, digits=digits) for arm in arms)
+
+    return (
+        f"{NONE}, {COLUMNS}, {FROBENIUS}: spectral radius {listed('spectral_radius', '.2f')}; evaluations of Anderson "
+        f"{listed('anderson_evals', '.1f')}; L {listed('column_penalty', '.2g')}; training loss "
+        f"{listed('train_loss', '.2g')}; largest change of a weight by {COLUMNS} {arms[1].mean('weight_change'):.2g}"
+    )
+
+
+COLUMN_SUMS = _ColumnSums(
+    name="linsley",
+    title="A penalty that does not help (section 2.2)",
+    statement="a penalty on sums of columns can be zero where the spectral radius is 4, and does not help DEQs",
+    scales=("cpu",),
+    needs="digits",
+    takes="3 min",
+    claims=(
+        Claim(
+            "the matrix ((2, -2), (-2, 2)) has L = 0 and yet an eigenvalue of 4, and plain iteration diverges",
+            holds=lambda s: (
+                s.counterexample.column_penalty == 0
+                and abs(s.counterexample.spectral_radius - 4) < 0.01
+                and _growth(s.counterexample) > 1e3
+            ),
+            evidence=lambda s: _matrix_evidence(s.counterexample),
+        ),
+        Claim(
+            "a penalty on sums of columns does not help a DEQ as that on the Frobenius norm does (digits: less than "
+            "half of its effect on spectral radius and evaluations)",
+            holds=lambda s: _helps_less(s, NORMALIZED),
+            evidence=lambda s: _cell_evidence(s, NORMALIZED),
+        ),
+        Claim(
+            "nor does it if the cell does not end with a normalization, which makes sums of columns vanish",
+            holds=lambda s: _helps_less(s, BARE),
+            evidence=lambda s: _cell_evidence(s, BARE),
+        ),
+    ),
+)

@@ -1,0 +1,342 @@
+"""Configs as JSON and back, and that reading one never imports or executes anything."""
+
+import json
+import math
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from lab.train.runs import LineData, change, tiny_config, train
+
+from steadeq import (
+    GMRES,
+    Anderson,
+    Broyden,
+    ClosedLoop,
+    Constant,
+    Implicit,
+    Increments,
+    JacobianRegularizer,
+    Linear,
+    NewtonKrylov,
+    OneStep,
+    Phantom,
+    Picard,
+    Shine,
+    StopAfter,
+    Unrolled,
+)
+from steadeq.lab import recipes
+from steadeq.lab.cli.main import main
+from steadeq.lab.errors import InputError
+from steadeq.lab.optimizers import SGD, Adam, AdamW
+from steadeq.lab.serialization import (
+    class_path,
+    config_from_json,
+    config_to_json,
+    differences,
+    flatten,
+    from_dict,
+    subclasses,
+    to_dict,
+)
+from steadeq.models import ResNet
+from steadeq.solvers import AbstractLinearSolver
+
+CONFIG = recipes.get("synthetic-jr").build()
+
+
+def through_json(config):
+    return config_from_json(config_to_json(config))
+
+
+# There and back
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_survives(name):
+    config = recipes.get(name).build()
+    assert through_json(config) == config
+    assert from_dict(to_dict(config)) == config
+    # What is written is plain JSON.
+    assert json.loads(config_to_json(config), parse_constant=pytest.fail) == to_dict(config)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        *({"solver": solver} for solver in (Anderson(memory=3, mixing=0.5, ridge=1e-9), Picard(), Broyden(memory=4))),
+        {"solver": NewtonKrylov(max_evals=9, tol=0.0)},
+        {"eval_solver": Broyden()},
+        *({"adjoint": adjoint} for adjoint in (OneStep(), Phantom(num_steps=3, damping=1.0), Unrolled())),
+        {"adjoint": Shine(max_stretch=math.inf), "solver": Broyden()},
+        *(
+            {"adjoint": Implicit(solver)}
+            for solver in (GMRES(memory=5), Anderson(), Picard(), Broyden(), NewtonKrylov(max_evals=9))
+        ),
+        *(
+            {"regularizer": JacobianRegularizer(weight=0.1, schedule=schedule)}
+            for schedule in (
+                Constant(),
+                Linear(end=0.3, num_steps=7, begin=2),
+                Increments(increment=-0.1, every=3),
+                StopAfter(step=4),
+                StopAfter(epoch=4, schedule=StopAfter(step=3, schedule=Linear(end=2.0))),
+                ClosedLoop(maximum=math.inf, measure="spectral_radius"),
+            )
+        ),
+        *({"optimizer": optimizer} for optimizer in (Adam(betas=(0.5, 0.75)), AdamW(), SGD(nesterov=True))),
+        {"model": ResNet.Config(num_classes=3)},
+        {"loop": {"num_steps": None, "compile": True, "ema_decay": 1 / 3}},
+    ],
+    ids=repr,
+)
+def test_every_class_survives(sections):
+    config = change(CONFIG, **sections)
+    assert through_json(config) == config
+    assert differences(through_json(config), config) == []
+
+
+def test_an_infinity_is_text_as_json_has_none():
+    config = change(CONFIG, regularizer={"schedule": Increments(increment=1.0, every=2)})
+    assert json.loads(config_to_json(config))["regularizer"]["schedule"]["maximum"] == "inf"
+    assert through_json(config).regularizer.schedule.maximum == math.inf
+
+
+def test_classes_are_named_where_others_could_stand():
+    content = to_dict(CONFIG)
+    assert content["solver"]["class"] == "steadeq.solvers.anderson:Anderson"
+    assert content["model"]["class"] == "steadeq.models.toy:ToyDEQ.Config"
+    assert content["adjoint"]["solver"]["class"] == "steadeq.solvers.gmres:GMRES"
+    assert "class" not in content["loop"]
+
+
+def test_fields_that_a_file_leaves_out_have_their_defaults():
+    content = {name: value for name, value in to_dict(CONFIG).items() if name in ("model", "data")}
+    config = from_dict(content)
+    assert config == type(config)(model=CONFIG.model, data=CONFIG.data)
+
+
+def test_differences_name_fields_classes_and_what_only_one_has():
+    other = change(CONFIG, solver=Broyden(max_evals=6, tol=1e-3), loop={"seed": 3})
+    assert differences(CONFIG, other) == [
+        ("solver.class", "Anderson", "Broyden"),
+        ("solver.memory", 6, None),
+        ("solver.mixing", 1.0, None),
+        ("solver.ridge", 0.0, None),
+        ("loop.seed", 0, 3),
+    ]
+    assert flatten(other)["solver.class"] == "Broyden"
+
+
+def test_what_can_be_chosen_is_public_and_concrete():
+    names = {class_path(kind) for kind in subclasses(AbstractLinearSolver)}
+    assert "steadeq.solvers.gmres:GMRES" in names
+    assert not any("Abstract" in name or ":_" in name for name in names)
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"solver": {"class": "steadeq.solvers.anderson:Anderson", "memory": "six"}}, "solver.memory is 'six'"),
+        ({"solver": {"max_evals": 3}}, "solver.class is missing."),
+        ({"solver": None}, "solver is None; it must be an object."),
+        ({"solver": 3}, "solver is 3; it must be an object."),
+        ({"eval_solver": []}, "eval_solver is []; it must be an object."),
+        ({"lop": {}}, "there is no field 'lop'. Did you mean 'loop'?"),
+        ({"loop": {"sed": 3}}, "there is no field 'loop.sed'. Did you mean 'seed'?"),
+        ({"loop": {"seed": True}}, "loop.seed is True; it must be an integer."),
+        ({"loop": {"compile": 0}}, "loop.compile is 0; it must be True or False."),
+        ({"loop": {"precision": ["float32"]}}, "loop.precision is ['float32']; it must be one of float32, bfloat16."),
+        ({"optimizer": {"class": "steadeq.lab.optimizers:Adam", "betas": [0.9]}}, "optimizer.betas is [0.9]"),
+        ({"optimizer": {"class": "steadeq.lab.optimizers:Adam", "learning_rate": 0}}, "optimizer.learning_rate is 0"),
+        (
+            {"regularizer": {"class": "steadeq.jacobian.regularizers:JacobianRegularizer", "weight": "-inf"}},
+            "regularizer.weight is -inf",
+        ),
+        (
+            {
+                "regularizer": {
+                    "class": "steadeq.jacobian.regularizers:JacobianRegularizer",
+                    "schedule": {"class": "steadeq.jacobian.schedules:Linear"},
+                }
+            },
+            "regularizer.schedule.end is missing.",
+        ),
+    ],
+)
+def test_a_wrong_field_is_refused_by_name(edit, message):
+    with pytest.raises(InputError) as error:
+        from_dict({**to_dict(CONFIG), **edit})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"solver": ' * 5_000 + "{}" + "}" * 5_000])
+def test_a_config_that_is_nested_without_end_is_refused(text):
+    with pytest.raises(InputError, match=r"^it is (nested too deeply|no JSON)"):
+        config_from_json(text)
+
+
+def test_a_schedule_that_is_nested_without_end_is_refused():
+    content = to_dict(CONFIG)
+    content["regularizer"]["schedule"] = "here"
+    opening = '{"class": "steadeq.jacobian.schedules:StopAfter", "step": 1, "schedule": '
+    inner = '{"class": "steadeq.jacobian.schedules:Constant"}'
+    text = json.dumps(content)
+    assert config_from_json(text.replace('"here"', opening + inner + "}")) != CONFIG
+    with pytest.raises(InputError, match=r"^it is nested too deeply"):
+        config_from_json(text.replace('"here"', opening * 2_000 + inner + "}" * 2_000))
+
+
+# Hostile files
+
+COMMANDS = ("evaluate run", "diagnose run", "report run", "generate run", "train --resume --out run")
+SECTIONS = ("model", "data", "solver", "eval_solver", "adjoint", "optimizer", "regularizer")
+
+STRANGERS = (
+    "os:system",
+    "subprocess:Popen",
+    "builtins:eval",
+    "pathlib:Path",
+    "antigravity:x",
+    "marker_module:Config",
+    "marker_module",
+    "lab.train.runs:LineData",
+    "__main__:x",
+)
+OURS = (
+    "steadeq.lab.cli.main:main",
+    "steadeq.__main__:main",
+    "steadeq.lab.train.loop:Trainer",
+    "steadeq.lab.serialization:sys.modules",
+    "steadeq.lab.serialization:json.JSONDecoder",
+    "steadeq.lab.config:LoopConfig",
+    "steadeq.lab.config:TrainConfig",
+    "steadeq.lab.runs:RunRecord",
+    "steadeq.models.toy:ToyDEQ",
+    "steadeq.models.toy:ToyDEQ.Config.build",
+    "steadeq.models.toy:ToyDEQ.Config.__init__",
+    "steadeq.models.base:AbstractModelConfig",
+    "steadeq.lab.data.text:AbstractTextConfig",
+    "steadeq.lab.train.profile:_TimedSolver",
+    "steadeq.nowhere:Config",
+    "steadeq",
+    "steadeq:",
+)
+NO_NAMES = ("", ":", "::", ".", 3, None, True, ["os:system"], {"class": "os:system"})
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """The folder of a run in the current one, beside modules that leave a marker when they are executed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    touch = f"import pathlib; pathlib.Path({str(tmp_path / 'marker')!r}).touch()\n"
+    (tmp_path / "marker_module.py").write_text(touch + "class Config: pass\ndef recipe(): pass\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "marker_module.py").write_text(touch)
+    (tmp_path / "run" / "config.json").write_text(config_to_json(CONFIG))
+    for command in COMMANDS:
+        main(command.replace("run", "nowhere").split())  # loads what the command itself needs
+    return tmp_path / "run"
+
+
+def refuse(capfd, run: Path, *arguments: str) -> str:
+    """Check that a command says one sentence and that nothing was imported or executed; return the sentence."""
+    modules = set(sys.modules)
+    capfd.readouterr()
+    assert main(arguments) == 2
+    output, errors = capfd.readouterr()
+    assert output == ""
+    (line,) = errors.splitlines()
+    assert line.startswith("steadeq: ")
+    assert set(sys.modules) == modules
+    assert not (run.parent / "marker").exists()
+    assert sorted(path.name for path in run.iterdir()) == ["config.json", "marker_module.py"]
+    return line
+
+
+def write(run: Path, section: str, name) -> None:
+    content = to_dict(CONFIG)
+    content[section] = {"class": name}
+    (run / "config.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("name", [*STRANGERS, *OURS, *NO_NAMES], ids=str)
+def test_a_class_that_does_not_belong_is_refused_and_nothing_is_executed(name, run, capfd):
+    for index, command in enumerate(COMMANDS):
+        section = SECTIONS[index]
+        write(run, section, name)
+        line = refuse(capfd, run, *command.split())
+        assert "run/config.json cannot be used: " in line
+        assert f"{section}.class is " in line
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("name", ["os:system", "marker_module:Config", "steadeq.lab.cli.main:main"])
+def test_it_is_refused_in_every_section(name, section, run, capfd):
+    write(run, section, name)
+    assert f"{section}.class is {name!r}" in refuse(capfd, run, "evaluate", "run")
+
+
+def test_it_is_refused_inside_of_a_section(run, capfd):
+    content = to_dict(CONFIG)
+    content["adjoint"]["solver"]["class"] = "subprocess:Popen"
+    (run / "config.json").write_text(json.dumps(content))
+    assert "adjoint.solver.class is 'subprocess:Popen'" in refuse(capfd, run, "evaluate", "run")
+
+
+@pytest.mark.parametrize("name", [name for name in STRANGERS if not name.startswith("lab.")])
+def test_a_recipe_of_the_package_does_not_vouch_for_strangers(name, run, capfd):
+    write(run, "model", name)
+    assert f"model.class is {name!r}" in refuse(capfd, run, "evaluate", "run", "--recipe", "synthetic-jr")
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_the_sentence_says_how_to_trust_a_file(name, run, capfd):
+    write(run, "data", name)
+    assert "--recipe path/to/file.py:function" in refuse(capfd, run, "evaluate", "run")
+
+
+def test_the_recipe_that_a_config_names_is_not_executed(tmp_path, run, capfd):
+    # A whole run, whose classes are all ours: everything works, and the file is left alone.
+    path = tmp_path / "whole"
+    train(replace(tiny_config(loop={"num_steps": 2}), recipe="run/marker_module.py:recipe"), path)
+    modules = set(sys.modules)
+    for command in (
+        "train --resume --out whole",
+        "evaluate whole --budgets 1",
+        "diagnose whole --num-samples 2 --max-products 4",
+        "report whole",
+    ):
+        assert main(command.split()) == 0, capfd.readouterr().err
+    assert not (tmp_path / "marker").exists()
+    assert not any("marker_module" in name for name in set(sys.modules) - modules)
+
+
+def test_a_recipe_that_is_named_is_imported_and_its_classes_are_found(run):
+    config = replace(CONFIG, data=LineData(num_train=7))
+    with pytest.raises(InputError, match="not part of steadeq"):
+        config_from_json(config_to_json(config))
+    (run.parent / "named.py").write_text("import lab.train.runs\ndef recipe(): pass\n")
+    assert config_from_json(config_to_json(config), recipe=f"{run.parent}/named.py:recipe") == config
+
+
+def test_a_class_of_the_wrong_kind_is_refused_even_if_its_recipe_is_named(run):
+    content = to_dict(CONFIG)
+    content["model"] = {"class": class_path(Foreign)}
+    with pytest.raises(InputError, match="which is no AbstractModelConfig that is known here"):
+        from_dict(content, recipe="synthetic-jr")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A dataclass that is no config of a model."""
+
+    def __post_init__(self) -> None:
+        raise AssertionError("It was built.")

@@ -1,0 +1,385 @@
+"""A recipe of one's own: a file outside of the package, with models, data and an optimizer that the package never saw."""
+
+import json
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from lab.train.runs import assert_same, final_state, metrics_of, signal_at_step, snapshot, start
+
+import steadeq
+from steadeq.lab.cli.main import main
+from steadeq.lab.errors import InputError
+from steadeq.lab.recipes import load_recipe
+from steadeq.lab.runs import RunRecord
+
+DATA = '''
+"""Rentals of bikes by weather; the neighbor of bikes.py."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from steadeq.lab.data import AbstractDataConfig, Splits
+from steadeq.lab.tasks import Regression
+
+
+class Noisy(Dataset):
+    """Adds noise to inputs, and mirrors half of them, as a data set that knows nothing of steadeq would."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        x, y = self.samples[index]
+        sign = -1.0 if random.random() < 0.5 else 1.0
+        return sign * x + 0.1 * torch.randn_like(x), sign * y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bikes(AbstractDataConfig):
+    """Rentals by weather."""
+
+    name = "bikes"
+    task = Regression()
+
+    num_train: int = 40
+    """How many days to train on."""
+    split_at: tuple[int, ...] = (60, 80)
+    """Where validation and test begin."""
+
+    def load(self) -> Splits:
+        x = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+        y = torch.tanh(x[:, :1] - x[:, 1:2])
+        first, second = self.split_at
+        return Splits(
+            train=Noisy(TensorDataset(x[: self.num_train], y[: self.num_train])),
+            validation=TensorDataset(x[first:second], y[first:second]),
+            test=TensorDataset(x[second:], y[second:]),
+        )
+'''
+
+RECIPES = '''
+"""Bikes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from bike_data import Bikes
+from torch import nn
+
+from steadeq import DEQ, Anderson, GMRES, Implicit, JacobianRegularizer
+from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig
+from steadeq.lab.optimizers import AbstractOptimizer
+from steadeq.models import AbstractEquilibriumModel, AbstractModelConfig
+
+
+class Plain(nn.Module):
+    """Two layers."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        """Sizes of Plain."""
+
+        width: int = 8
+        """Number of hidden features."""
+        dropout: float = 0.25
+        """Probability that a feature is dropped."""
+
+        def build(self) -> Plain:
+            return Plain(self)
+
+    def __init__(self, config: Plain.Config) -> None:
+        super().__init__()
+        # Called `layer` as that of equilibrium models, and yet none.
+        self.layer = nn.Linear(3, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Linear(config.width, 1)
+
+    def forward(self, x):
+        return self.head(self.dropout(torch.relu(self.layer(x))))
+
+
+class Cell(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, z, x):
+        return torch.tanh(self.linear(z) + x)
+
+
+class Deep(AbstractEquilibriumModel):
+    """An equilibrium."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        """Sizes of Deep."""
+
+        width: int = 6
+        """Number of features of the state."""
+
+        def build(self) -> Deep:
+            return Deep(self)
+
+    def __init__(self, config: Deep.Config) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(3, config.width)
+        self.layer = DEQ(Cell(config.width))
+        self.decoder = nn.Linear(config.width, 1)
+
+    def encode(self, x):
+        x = self.encoder(x)
+        return torch.zeros_like(x), (x,)
+
+    def decode(self, z):
+        return self.decoder(z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSprop(AbstractOptimizer):
+    """RMSprop."""
+
+    alpha: float = 0.9
+    """Decay rate of the running mean of squares."""
+
+    def build(self, parameters):
+        return torch.optim.RMSprop(parameters, lr=self.learning_rate, alpha=self.alpha)
+
+
+def recipe() -> TrainConfig:
+    """Bikes with an equilibrium."""
+    return TrainConfig(
+        model=Deep.Config(),
+        data=Bikes(),
+        optimizer=RMSprop(learning_rate=1e-2),
+        solver=Anderson(max_evals=6, tol=1e-3),
+        adjoint=Implicit(GMRES(max_evals=6, tol=1e-3)),
+        regularizer=JacobianRegularizer(weight=0.5, probability=0.5),
+        loop=LoopConfig(num_steps=12, batch_size=8),
+        log=LogConfig(eval_every=6, checkpoint_every=4, spectrum_samples=2, spectrum_products=4),
+    )
+
+
+def plain() -> TrainConfig:
+    """Bikes with two layers."""
+    return replace(recipe(), model=Plain.Config())
+
+
+def nothing():
+    return None
+'''
+
+LONG = ("--loop.num-steps", "160", "--log.eval-every", "80", "--log.spectrum-samples", "0")
+BOTH = pytest.mark.parametrize("function", ["recipe", "plain"])
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """The folder of somebody's project, with a finished run of each recipe."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "bikes.py").write_text(RECIPES)
+    (folder / "bike_data.py").write_text(DATA)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for function in ("recipe", "plain"):
+            assert main(["train", f"bikes.py:{function}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(project, monkeypatch, tmp_path):
+    """The same folder as the current one, with runs of its own."""
+    monkeypatch.chdir(project)
+    shutil.copytree(project / "runs", tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def refuse(capfd, *arguments: str) -> str:
+    capfd.readouterr()
+    assert main(arguments) == 2
+    output, errors = capfd.readouterr()
+    assert output == ""
+    (line,) = errors.splitlines()
+    assert line.startswith("steadeq: ")
+    return line
+
+
+# Training
+
+
+@BOTH
+def test_a_recipe_of_a_file_is_trained(function, folder):
+    path = folder / f"bikes-{function}"
+    content = json.loads((path / "config.json").read_text())
+    assert content["recipe"] == f"bikes.py:{function}"
+    assert content["data"]["class"] == "bike_data:Bikes"
+    assert content["model"]["class"] == ("bikes:Deep.Config" if function == "recipe" else "bikes:Plain.Config")
+    assert content["optimizer"]["class"] == "bikes:RMSprop"
+    record = RunRecord.read(path, f"bikes.py:{function}")
+    assert record.is_finished
+    assert record.metric == "mse"
+    assert (record.training[-1].forward_evals is None) == (function == "plain")
+    assert (record.validations[-1].spectral_radius is None) == (function == "plain")
+    assert record.num_parameters > 0
+
+
+@BOTH
+@pytest.mark.parametrize("step", [3, 6, 9])
+def test_it_resumes_bit_for_bit(function, step, folder, tmp_path, capfd):
+    # As if it had been killed after a checkpoint: what came later is not there yet.
+    path, recipe = tmp_path / "run", f"bikes.py:{function}"
+    assert (
+        main(["train", recipe, "--out", str(path), "--loop.num-steps", "12", "--log.checkpoint-every", str(step)]) == 0
+    )
+    for late in (path / "checkpoints").iterdir():
+        if late.name != f"step-{step:08}":
+            shutil.rmtree(late)
+    assert main(["train", recipe, "--resume", "--out", str(path)]) == 0
+    assert f"Resuming at step {step} of 12." in capfd.readouterr().out
+    assert_same(final_state(path)["weights"], final_state(folder / f"bikes-{function}")["weights"])
+    assert_same(metrics_of(path), metrics_of(folder / f"bikes-{function}"))
+
+
+def test_processes_of_their_own_kill_resume_and_evaluate(project, tmp_path, monkeypatch):
+    path = tmp_path / "killed"
+    process = start("train", "bikes.py:recipe", "--out", str(path), *LONG, cwd=project)
+    signal_at_step(process, path, 9, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    for command in (("train", "bikes.py:recipe", "--resume", "--out", str(path)), ("evaluate", str(path), *RECIPE)):
+        process = start(*command, cwd=project)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert errors == ""
+    monkeypatch.chdir(project)
+    assert main(["train", "bikes.py:recipe", "--out", str(tmp_path / "whole"), *LONG]) == 0
+    assert_same(final_state(path), final_state(tmp_path / "whole"))
+    assert RunRecord.read(path, "bikes.py:recipe").evaluation.row(6) is not None
+
+
+RECIPE = ("--recipe", "bikes.py:recipe")
+
+
+def test_its_fields_and_classes_are_options_with_help(folder, tmp_path, capfd):
+    assert main(["train", "bikes.py:recipe", "--model", "Plain", "--help"]) == 0
+    output = " ".join(capfd.readouterr().out.split())
+    assert "--model.width INT Number of hidden features. (default: 8)" in output
+    assert "--data.num-train INT How many days to train on. (default: 40)" in output
+    assert "--data.split-at [INT ...] Where validation and test begin. (default: 60 80)" in output
+    assert "--optimizer.alpha FLOAT Decay rate of the running mean of squares. (default: 0.9)" in output
+    path = tmp_path / "run"
+    options = ("--model", "Plain", "--model.width", "5", "--data.num-train", "16", "--optimizer", "Adam")
+    assert main(["train", "bikes.py:recipe", "--out", str(path), "--loop.num-steps", "2", *options]) == 0
+    config = RunRecord.read(path, "bikes.py:recipe").config
+    assert (type(config.model).__qualname__, config.model.width, config.data.num_train) == ("Plain.Config", 5, 16)
+
+
+def test_a_resumed_run_may_name_the_file_by_another_path(folder, project, tmp_path, monkeypatch, capfd):
+    before = snapshot(folder / "bikes-plain")
+    monkeypatch.chdir(tmp_path)
+    path = str(folder / "bikes-plain")
+    assert main(["train", f"{project}/bikes.py:plain", "--resume", "--out", path]) == 0
+    assert snapshot(folder / "bikes-plain") == before
+    assert "bikes.py:plain" in refuse(capfd, "train", f"{project}/bikes.py:recipe", "--resume", "--out", path)
+
+
+# Reading
+
+
+@BOTH
+def test_evaluate_and_report_take_the_recipe(function, folder, tmp_path, capfd):
+    path, recipe = folder / f"bikes-{function}", f"bikes.py:{function}"
+    assert main(["evaluate", str(path), "--recipe", recipe]) == 0
+    rows = json.loads((path / "evaluation.json").read_text())["rows"]
+    assert [row["max_evals"] for row in rows] == ([1, 2, 3, 4, 5, 6] if function == "recipe" else [0])
+    page = tmp_path / "report.html"
+    assert main(["report", str(path), "--recipe", recipe, "--out", str(page)]) == 0
+    assert "bikes" in page.read_text()
+
+
+def test_report_compares_runs_of_one_file(folder, tmp_path):
+    runs = [str(folder / name) for name in ("bikes-recipe", "bikes-plain")]
+    page = tmp_path / "report.html"
+    assert main(["report", *runs, *RECIPE, "--out", str(page)]) == 0
+    assert all(Path(run).name in page.read_text() for run in runs)
+
+
+def test_diagnose_takes_the_recipe(folder, capfd):
+    path, options = folder / "bikes-recipe", ("--num-samples", "3", "--max-products", "6")
+    assert main(["diagnose", str(path), *RECIPE, *options]) == 0
+    assert json.loads((path / "diagnosis.json").read_text())["dim"] == 6
+    assert "explicit" in refuse(capfd, "diagnose", str(folder / "bikes-plain"), "--recipe", "bikes.py:plain")
+
+
+@BOTH
+def test_a_model_is_loaded_with_its_weights(function, folder):
+    path, recipe = folder / f"bikes-{function}", f"bikes.py:{function}"
+    model = steadeq.load_model(path, recipe=recipe)
+    assert not model.training
+    assert type(model).__name__ == ("Deep" if function == "recipe" else "Plain")
+    weights = final_state(path)["weights"]
+    assert_same(dict(model.state_dict()), weights)
+    x = torch.ones(2, 3)
+    assert torch.equal(model(x), steadeq.load_model(str(path), recipe=recipe)(x))
+    if function == "recipe":
+        assert model.layer.solver == load_recipe(recipe).build().solver
+
+
+@pytest.mark.parametrize("command", ["evaluate", "diagnose", "report", "generate", "train --resume --out"])
+def test_without_the_recipe_one_sentence_says_how(command, folder, capfd):
+    path = folder / "bikes-recipe"
+    before = snapshot(path)
+    line = refuse(capfd, *command.split(), str(path))
+    for words in ("model.class is 'bikes:Deep.Config'", "--recipe path/to/file.py:function", "trust"):
+        assert words in line
+    assert snapshot(path) == before
+    with pytest.raises(InputError, match="recipe="):
+        steadeq.load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("nowhere.py:recipe", ["There is no file nowhere.py"]),
+        ("bikes.py:recip", ["bikes.py has no function 'recip'", "Did you mean 'recipe'?"]),
+        ("bikes.py", ["bikes.py:function"]),
+        ("bikes.py:nothing", ["bikes.py:nothing returns None", "TrainConfig"]),
+    ],
+)
+def test_a_recipe_that_is_not_there_is_refused(recipe, words, folder, tmp_path, capfd):
+    line = refuse(capfd, "train", recipe, "--out", str(tmp_path / "run"))
+    assert all(word in line for word in words)
+    assert not (tmp_path / "run").exists()
+    if "nothing" not in recipe:
+        line = refuse(capfd, "evaluate", str(folder / "bikes-recipe"), "--recipe", recipe)
+        assert all(word in line for word in words)
+
+
+def test_a_file_that_fails_is_refused_with_the_line(folder, tmp_path, capfd):
+    (tmp_path / "broken_recipe.py").write_text("import torch\n\nraise ValueError('no bikes here')\n")
+    line = refuse(capfd, "train", f"{tmp_path}/broken_recipe.py:recipe", "--out", str(tmp_path / "run"))
+    assert "line 3: ValueError: no bikes here" in line
+
+
+def test_a_config_of_a_script_needs_no_recipe_to_train(folder, tmp_path):
+    # As in a notebook: the objects are there, nothing is looked up by name.
+    from steadeq.lab.folder import RunFolder
+    from steadeq.lab.train import Trainer
+
+    config = load_recipe("bikes.py:plain").build()
+    config = replace(config, recipe="", loop=replace(config.loop, num_steps=3))
+    evaluation = Trainer(config, RunFolder.create(tmp_path / "run", config)).train()
+    assert evaluation["mse"] > 0

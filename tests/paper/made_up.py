@@ -1,0 +1,37 @@
+"""Summaries with made-up numbers, and tiny runs; shared by these tests."""
+
+from dataclasses import fields
+
+from steadeq.lab.runner import complete_run
+from steadeq.lab.runs import Spread
+from steadeq.lab.train import Process
+from steadeq.lab.train.display import SilentDisplay
+from steadeq.paper.variant import Measures, Summary, VariantSummary
+
+MEASURES = [field.name for field in fields(Measures)]
+
+
+def row(name, *, max_evals=12, recipe="", unknown=(), **values):
+    """Return the summary of a variant: 1 for all measures, but for those that are given or not known."""
+    no_error = ("spectral_radius_error", "spectral_radius_unknown", *unknown)
+    numbers = {**dict.fromkeys(MEASURES, 1.0), "diverged": 0.0, "time": 1.0, "train_seconds": 1.0}
+    numbers = {name: value for name, value in numbers.items() if name not in no_error} | values
+    spreads = {name: Spread(mean=value, std=0.0, count=3) for name, value in numbers.items()}
+    return VariantSummary(variant=name, recipe=recipe, max_evals=max_evals, paper={}, num_seeds=3, spreads=spreads)
+
+
+def summary(*rows):
+    return Summary((one.variant, one) for one in rows)
+
+
+def outcomes(result, found):
+    """Return what becomes of the claims of a result: True where they hold, None where they were not tested."""
+    values = {"holds": True, "does not hold": False, "not tested": None}
+    return [values[verdict.outcome] for verdict in result.judge(found)]
+
+
+def complete(configs, folder):
+    """Train runs, and return their folders by name."""
+    for name, config in configs.items():
+        complete_run(config, folder / name, process=Process(), display=SilentDisplay())
+    return {name: folder / name for name in configs}

@@ -1,0 +1,90 @@
+"""`steadeq reproduce`: what it lists, trains, draws and prints."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from steadeq.lab import recipes
+from steadeq.lab.cli.arguments import parse_with_config
+from steadeq.lab.cli.main import main
+from steadeq.lab.cli.train import Arguments
+from steadeq.lab.serialization import differences
+from steadeq.paper import RESULTS, command
+from steadeq.paper.comparison import Comparison
+from steadeq.paper.result import HARDWARE
+from steadeq.paper.tables import Column
+from steadeq.paper.variant import Variant
+
+
+def test_all_results_are_listed(capsys):
+    assert main(["reproduce"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f" {name} " in f" {shown} " for name in RESULTS)
+    assert "45 min" in shown
+
+
+def test_a_scale_without_a_result_says_so(capsys):
+    assert main(["reproduce", "memory", "--scale", "paper"]) == 2
+    assert "memory is the same at every scale; leave out --scale." in capsys.readouterr().err
+    assert main(["reproduce", "all", "--scale", "paper", "--dry-run"]) == 0
+
+
+def test_bad_input_is_refused(capsys):
+    assert main(["reproduce", "table9"]) == 2
+    assert "no table or figure 'table9'" in capsys.readouterr().err
+    assert main(["reproduce", "table1", "--jobs", "0"]) == 2
+    assert "--jobs is 0; it must be at least 1." in capsys.readouterr().err
+
+
+def test_the_plan_is_shown_and_nothing_is_made(tmp_path, capsys):
+    options = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--dry-run"]
+    assert main(["reproduce", "fig5", *options]) == 0
+    assert capsys.readouterr().out.count("missing") == 12
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [(name, scale) for name, result in RESULTS.items() for scale in HARDWARE if scale in result.scales],
+)
+def test_commands_train_what_is_wanted(name, scale, tmp_path):
+    configs = RESULTS[name].runs(scale)
+    for (run, config), words in zip(configs.items(), command.commands(configs, tmp_path), strict=True):
+        recipe, *options = shlex.split(shlex.join(words))
+        args, parsed = parse_with_config(
+            Arguments, options, config=recipes.get(recipe).build(), command="train", summary=""
+        )
+        assert parsed == config, differences(parsed, config)
+        assert args.out == tmp_path / run
+
+
+def test_the_papers_runs_are_printed_as_commands(tmp_path, capsys):
+    assert main(["reproduce", "fig3-4", "--scale", "paper", "--runs", str(tmp_path)]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("Train these on your GPUs")
+    assert len(lines) == 5
+    assert all(line.startswith("torchrun --nproc-per-node 4 -m steadeq train wikitext103-deq-") for line in lines)
+    assert any("--model.no-weight-norm" in line for line in lines)
+
+
+def test_runs_are_trained_drawn_and_judged(tmp_path, monkeypatch, capsys):
+    def short(config):
+        return replace(config, loop=replace(config.loop, num_steps=2), log=replace(config.log, spectrum_samples=0))
+
+    result = Comparison(
+        name="made-up",
+        title="Made up",
+        statement="",
+        variants=lambda scale: [Variant(name="a", recipe="synthetic", max_evals=2, seeds=(0,), change=short)],
+        claims=[Column(title="error", measure="score").claim("it is itself", "a", "a", lambda a, b: a == b)],
+    )
+    monkeypatch.setattr(command, "RESULTS", {"made-up": result})
+    options = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    assert main(["reproduce", "made-up", *options]) == 0
+    assert "holds" in capsys.readouterr().out
+    summary, verdicts = result.read(tmp_path / "out" / "made-up")
+    assert [verdict.outcome for verdict in verdicts] == ["holds"]
+    assert summary["a"].num_seeds == 1
+    assert main(["reproduce", "made-up", *options, "--dry-run"]) == 0
+    assert "finished" in capsys.readouterr().out

@@ -1,0 +1,265 @@
+"""Variants become runs, numbers, figures and verdicts."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+from paper.made_up import complete, outcomes, row, summary
+
+from steadeq import Unrolled
+from steadeq.lab.errors import RunError
+from steadeq.lab.folder import RunFolder
+from steadeq.lab.report.curves import evals_figure
+from steadeq.lab.serialization import differences
+from steadeq.paper import RESULTS
+from steadeq.paper.comparison import Comparison
+from steadeq.paper.figure1 import FIGURE1
+from steadeq.paper.figure7 import FIGURE7
+from steadeq.paper.figure8 import FIGURE8
+from steadeq.paper.figure9 import FIGURE9
+from steadeq.paper.figure34 import FIGURE34
+from steadeq.paper.language import (
+    NO_WEIGHT_NORM,
+    POST,
+    POST_JR,
+    PRE,
+    PRE_JR,
+    SMALL_BUDGET,
+    STOPPED,
+    TRANSFORMER_XL,
+    WEIGHT_DECAY,
+    language_models,
+)
+from steadeq.paper.result import HARDWARE, Claim
+from steadeq.paper.table1 import TABLE1, TABLE4, add_times
+from steadeq.paper.tables import Column
+from steadeq.paper.variant import Measures, Variant, VariantSummary, evaluate, plan
+
+
+def short(config):
+    return replace(
+        config,
+        loop=replace(config.loop, num_steps=12, batch_size=16),
+        log=replace(config.log, eval_every=6, spectrum_samples=0),
+    )
+
+
+def with_weight(config):
+    return replace(config, regularizer=replace(config.regularizer, weight=2.0))
+
+
+# Runs
+
+
+def test_variants_name_their_runs_by_recipe_changes_and_seed():
+    plain = Variant(name="a", recipe="synthetic", seeds=(0, 3))
+    changed = Variant(name="b", recipe="synthetic", seeds=(0,), change=with_weight)
+    stopped = Variant(name="c", recipe="synthetic", seeds=(0, 3), max_evals=2)
+    runs = plan([plain, changed, stopped])
+    assert list(runs) == ["synthetic-seed0", "synthetic-seed3", "synthetic-weight-2.0-seed0"]
+    assert runs["synthetic-seed3"].loop.seed == 3
+    assert runs["synthetic-weight-2.0-seed0"].regularizer.weight == 2.0
+
+
+def test_the_runs_of_the_paper_keep_their_names():
+    names = set(TABLE4.runs("paper")) | set(FIGURE34.runs("paper")) | set(FIGURE8.runs("paper"))
+    assert names >= {
+        "wikitext103-deq-post-seed0",
+        "wikitext103-deq-post-max_evals-15-max_evals-15-seed0",
+        "wikitext103-deq-post-weight_norm-False-seed0",
+        "wikitext103-deq-post-weight_decay-1e-06-seed0",
+    }
+
+
+@pytest.mark.parametrize("scale", HARDWARE)
+def test_results_that_share_a_name_share_the_run(scale):
+    known = {}
+    for result in RESULTS.values():
+        if scale not in result.scales:
+            continue
+        assert result.duration(scale)
+        assert result.data(scale)
+        for name, config in result.runs(scale).items():
+            assert not differences(known.setdefault(name, config), config), name
+
+
+def made_up_result():
+    def variants(scale):
+        options = {"recipe": "synthetic", "seeds": (0, 1), "change": short}
+        return [
+            Variant(name="plain", max_evals=4, paper={"score": "0.1"}, **options),
+            Variant(name="stopped", max_evals=2, **options),
+        ]
+
+    return Comparison(
+        name="made-up",
+        title="Made up",
+        statement="",
+        variants=variants,
+        figures=lambda groups: {"evaluations": evals_figure(groups), "nothing": None},
+        claims=[
+            Claim(
+                "more is better",
+                holds=lambda s: s["plain"].mean("score") < s["stopped"].mean("score"),
+                evidence=lambda s: s["plain"].show("score", digits=".3f"),
+            ),
+            Claim("there is another", holds=lambda s: s["another"].mean("score") > 0, evidence=lambda s: ""),
+            Claim("nobody asks", holds=lambda s: True, evidence=lambda s: "", applies=lambda s: "another" in s),
+        ],
+        columns=[Column(title="error", measure="score", digits=".3f", beside_paper=True)],
+        budgets=(3,),
+    )
+
+
+def test_a_comparison_evaluates_draws_judges_and_writes(tmp_path):
+    result, folder = made_up_result(), tmp_path / "out"
+    configs = result.runs("cpu")
+    assert len(configs) == 2, "variants that are the same runs share them"
+    runs = complete(configs, tmp_path / "runs")
+    verdict, missing = result.produce(runs, folder, "cpu")
+    assert (missing.outcome, missing.evidence) == ("not tested", "there is no such run at this scale")
+    content = json.loads((folder / "summary.json").read_text())
+    assert content["verdicts"][0]["outcome"] == verdict.outcome
+    assert [one["num_seeds"] for one in content["variants"]] == [2, 2]
+    with (folder / "budgets.csv").open() as file:
+        assert {one["max_evals"] for one in csv.DictReader(file)} == {"2", "3", "4"}
+    with (folder / "runs.csv").open() as file:
+        scores = {(one["variant"], one["seed"]): float(one["score"]) for one in csv.DictReader(file)}
+    expected = (scores["plain", "0"] + scores["plain", "1"]) / 2
+    assert content["variants"][0]["score"] == pytest.approx(expected)
+    with (folder / "summary.csv").open() as file:
+        plain, stopped = csv.DictReader(file)
+    assert float(plain["score"]) == pytest.approx(expected)
+    assert (plain["paper_score"], stopped["paper_score"]) == ("0.1", "")
+    assert sorted(path.name for path in folder.glob("*.png")) == ["evaluations.png"]
+    found, verdicts = result.read(folder)
+    assert verdicts == [verdict, missing]
+    assert result.judge(found) == verdicts
+    head, _, first, second = result.table(found).splitlines()
+    assert head == "| model | NFE | error | paper |"
+    assert f"{expected:.3f} ±" in first
+    assert first.endswith("| 0.1 |")
+    assert second.endswith("| - |")
+
+
+def test_a_run_without_a_checkpoint_is_a_result_only_if_it_diverged(tmp_path):
+    (config,) = Variant(name="a", recipe="synthetic", seeds=(0,)).configs().values()
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(RunError, match="no checkpoint"):
+        evaluate(folder.path, [2])
+    folder.metrics_path.write_text(json.dumps({"event": "diverged", "step": 3}) + "\n")
+    assert evaluate(folder.path, [2]) == {}
+
+
+def test_what_a_run_does_not_have_is_left_out_of_the_mean():
+    variant = Variant(name="a", recipe="synthetic")
+    found = VariantSummary.of(variant, [Measures(), Measures(score=2.0)])
+    assert found.mean("score") == 2.0
+    assert VariantSummary.of(variant, [Measures()]).show("score") == "-"
+
+
+def test_a_model_that_diverged_for_all_seeds_has_no_score():
+    table = TABLE1.table(summary(row(PRE, diverged=1.0), row(POST, diverged=1 / 3, score=24.0)))
+    assert "diverged" in table.splitlines()[2]
+    assert "24.0 ± 0.0" in table.splitlines()[3]
+
+
+@pytest.mark.parametrize("scale", HARDWARE)
+def test_language_models_are_there_at_all_scales(scale):
+    names = (TRANSFORMER_XL, PRE, POST, STOPPED, SMALL_BUDGET, PRE_JR, POST_JR, NO_WEIGHT_NORM, WEIGHT_DECAY)
+    found = language_models(*names)(scale)
+    assert [one.name for one in found] == list(names)
+    configs = {one.name: next(iter(one.configs().values())) for one in found}
+    assert configs[POST] == configs[STOPPED]
+    assert not configs[NO_WEIGHT_NORM].model.weight_norm
+    assert configs[WEIGHT_DECAY].optimizer.weight_decay == 1e-6
+    assert configs[PRE].model.norm == configs[PRE_JR].model.norm == "pre"
+    assert configs[POST_JR].regularizer.weight > 0 == configs[POST].regularizer.weight
+    assert configs[SMALL_BUDGET].solver.max_evals < configs[POST].solver.max_evals
+    assert not isinstance(configs[SMALL_BUDGET].adjoint, Unrolled)
+    assert configs[SMALL_BUDGET].adjoint.solver.max_evals < configs[POST].adjoint.solver.max_evals
+
+
+# Claims
+
+
+def test_table1_and_table4_are_judged_by_the_numbers():
+    good = [
+        row(TRANSFORMER_XL),
+        row(PRE, train_residual=0.2, train_evals=30.0),
+        row(POST, score=100.0, seconds_per_step=2.0, train_residual=1e-3),
+        row(STOPPED, score=110.0),
+        row(PRE_JR, train_residual=1e-3, train_evals=10.0),
+        row(POST_JR, score=101.0, seconds_per_step=1.0, train_residual=1e-3),
+    ]
+    assert outcomes(TABLE1, summary(*good)) == [True] * 5
+    bad = [
+        row(TRANSFORMER_XL),
+        row(PRE, train_residual=1e-3, train_evals=9.0),
+        row(POST, score=100.0, seconds_per_step=1.0, train_residual=1e-3),
+        row(STOPPED, score=101.0),
+        row(PRE_JR, train_residual=0.2, train_evals=10.0),
+        row(POST_JR, score=110.0, seconds_per_step=1.0, train_residual=1e-3),
+    ]
+    assert outcomes(TABLE1, summary(*bad)) == [False] * 5
+    assert outcomes(TABLE4, summary(*good, row(SMALL_BUDGET, score=120.0)))[-1] is True
+    assert outcomes(TABLE4, summary(*good, row(SMALL_BUDGET, unknown=["score"], diverged=1.0)))[-1] is True
+    assert outcomes(TABLE4, summary(*good, row(SMALL_BUDGET, score=101.0)))[-1] is False
+    assert outcomes(TABLE4, summary(*good))[-1] is None
+
+
+def test_times_are_relative_to_transformer_xl():
+    found = add_times(summary(row(TRANSFORMER_XL, seconds_per_step=2.0), row(POST, seconds_per_step=5.0)), {})
+    assert [one.mean("time") for one in found.values()] == [1.0, 2.5]
+
+
+def test_figure1_is_judged_by_the_numbers():
+    good = {"early_evals": 5.0, "train_evals": 6.0, "jacobian_norm": 0.1, "train_residual": 0.01}
+    bad = {"early_evals": 5.0, "train_evals": 20.0, "jacobian_norm": 1.0, "train_residual": 0.1}
+    assert outcomes(FIGURE1, summary(row(POST, **bad), row(POST_JR, **good))) == [True] * 3
+    assert outcomes(FIGURE1, summary(row(POST, **good), row(POST_JR, **bad))) == [False] * 3
+
+
+def test_figures_3_and_4_are_judged_by_the_numbers():
+    def found(*residuals, **diverged):
+        names = (POST, PRE, NO_WEIGHT_NORM, POST_JR, PRE_JR)
+        rows = [row(n, train_residual=r, train_evals=100 * r) for n, r in zip(names, residuals, strict=True)]
+        return summary(*rows, *(row(PRE, train_residual=0.1, train_evals=10, **diverged) for _ in diverged))
+
+    assert outcomes(FIGURE34, found(0.1, 0.3, 0.3, 0.01, 0.01)) == [True] * 3
+    assert outcomes(FIGURE34, found(0.1, 0.15, 0.1, 0.2, 0.01)) == [False] * 3
+    assert outcomes(FIGURE34, found(0.1, 0.1, 0.1, 0.01, 0.01, diverged=1 / 3)) == [True, False, True]
+
+
+def test_figures_7_to_9_are_judged_by_the_numbers():
+    def radii(*values, **more):
+        names = (POST, SMALL_BUDGET, POST_JR)
+        return summary(*(row(n, spectral_radius=value, **more) for n, value in zip(names, values, strict=True)))
+
+    assert outcomes(FIGURE7, radii(2.0, 5.0, 0.5)) == [True] * 3
+    assert outcomes(FIGURE7, radii(0.5, 0.4, 2.0)) == [False] * 3
+
+    known = {"spectral_radius_error": 0.02, "spectral_radius_unknown": 0.0}
+    (first, *_) = FIGURE7.judge(radii(2.0, 5.0, 0.5, **known))
+    assert "0.50 ± 0.00 (error 0.02) against 2.00 ± 0.00 (error 0.02)" in first.evidence
+
+    def evals(*values):
+        names = (POST, WEIGHT_DECAY, POST_JR)
+        return summary(*(row(name, train_evals=value) for name, value in zip(names, values, strict=True)))
+
+    assert outcomes(FIGURE8, evals(20, 19, 8)) == [True]
+    assert outcomes(FIGURE8, evals(20, 10, 8)) == [False]
+    assert outcomes(FIGURE8, evals(20, 19, 18)) == [False]
+
+    def backward(products, norms):
+        names = (POST, WEIGHT_DECAY, POST_JR)
+        return summary(
+            *(
+                row(name, backward_evals=p, early_jacobian_norm=1.0, jacobian_norm=n)
+                for name, p, n in zip(names, products, norms, strict=True)
+            )
+        )
+
+    assert outcomes(FIGURE9, backward((10, 9, 5), (2, 2, 2))) == [True, True]
+    assert outcomes(FIGURE9, backward((5, 9, 10), (2, 2, 0.5))) == [False, False]

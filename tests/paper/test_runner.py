@@ -1,0 +1,111 @@
+"""Runs that are finished are reused, runs that are not go on, and a folder of another run is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from lab.train.runs import Crash, assert_same, final_state, metrics_of, snapshot, tiny_config, train, train_until
+
+from steadeq.lab import runner
+from steadeq.lab.errors import InputError
+from steadeq.lab.optimizers import SGD
+from steadeq.lab.runner import complete_evaluation, complete_run, run_state
+from steadeq.lab.runs import RunRecord
+from steadeq.lab.train import Process
+from steadeq.lab.train.display import SilentDisplay
+
+CONFIG = tiny_config()
+
+
+def complete(path, config=CONFIG):
+    complete_run(config, path, process=Process(), display=SilentDisplay())
+    return path
+
+
+def budgets(evaluation):
+    return [row.max_evals for row in evaluation.rows]
+
+
+def test_a_finished_run_is_reused(tmp_path):
+    complete(tmp_path / "run")
+    before = snapshot(tmp_path)
+    complete(tmp_path / "run")
+    assert snapshot(tmp_path) == before
+    assert metrics_of(tmp_path / "run")[-1]["step"] == 12
+
+
+def test_a_run_that_crashed_goes_on(tmp_path):
+    train(CONFIG, tmp_path / "whole")
+    with pytest.raises(Crash):
+        train_until(CONFIG, tmp_path / "run", crash_at=6)
+    complete(tmp_path / "run")
+    assert_same(final_state(tmp_path / "run"), final_state(tmp_path / "whole"))
+
+
+def test_a_run_of_another_config_is_left_alone(tmp_path):
+    complete(tmp_path / "run")
+    before = snapshot(tmp_path)
+    with pytest.raises(InputError, match=r"loop\.seed is 0, not 1"):
+        complete(tmp_path / "run", replace(CONFIG, loop=replace(CONFIG.loop, seed=1)))
+    assert snapshot(tmp_path) == before
+
+
+def test_an_evaluation_is_made_once_and_anew_when_it_does_not_fit(tmp_path):
+    path = complete(tmp_path / "run")
+    first = complete_evaluation(path, budgets=(1, 3))
+    assert budgets(first) == [1, 3]
+    # Marked, to see whether it is read.
+    file = path / "evaluation.json"
+    marked = json.loads(file.read_text())
+    marked["rows"][0]["loss"] = 123.0
+    file.write_text(json.dumps(marked))
+    assert complete_evaluation(path, budgets=(1, 3)).rows[0].loss == 123.0
+    file.write_text("{")
+    again = complete_evaluation(path, budgets=(1, 2))
+    assert budgets(again) == [1, 2]
+    assert again.rows[0].loss == first.rows[0].loss
+
+
+def test_an_evaluation_of_an_earlier_checkpoint_is_made_anew(tmp_path):
+    path = complete(tmp_path / "run")
+    complete_evaluation(path, budgets=(1,))
+    file = path / "evaluation.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "step": 8}))
+    assert complete_evaluation(path, budgets=(1,)).step == 12
+
+
+def test_a_run_that_diverged_is_a_result_and_is_not_made_again(tmp_path):
+    config = tiny_config("synthetic", loop={"max_bad_steps": 2}, optimizer=SGD(learning_rate=1e37))
+    path = complete(tmp_path / "run", config)
+    assert RunRecord.read(path).has_diverged
+    assert run_state(path, config) == "diverged"
+    before = snapshot(tmp_path)
+    complete(path, config)
+    assert snapshot(tmp_path) == before
+
+
+def test_the_state_of_a_run_is_told(tmp_path):
+    path = tmp_path / "run"
+    assert run_state(path, CONFIG) == "missing"
+    with pytest.raises(Crash):
+        train_until(CONFIG, path, crash_at=6)
+    assert run_state(path, CONFIG) == "at step 6"
+    assert run_state(path, replace(CONFIG, loop=replace(CONFIG.loop, seed=1))) == "another config"
+    complete(path)
+    assert run_state(path, CONFIG) == "finished"
+
+
+def test_budgets_are_added_to_what_was_evaluated(tmp_path, monkeypatch):
+    path = complete(tmp_path / "run")
+    complete_evaluation(path, budgets=(1, 3))
+    asked = []
+    plain = runner.sweep_budgets
+
+    def watch(trained, process, *, budgets):
+        asked.append(list(budgets))
+        return plain(trained, process, budgets=budgets)
+
+    monkeypatch.setattr(runner, "sweep_budgets", watch)
+    assert budgets(complete_evaluation(path, budgets=(2, 3))) == [2, 3]
+    assert asked == [[2]]
+    assert budgets(RunRecord.read(path).evaluation) == [1, 2, 3]
