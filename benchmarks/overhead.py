@@ -221,8 +221,8 @@ def measure_compaction(seconds: float) -> list[dict[str, Any]]:
             "evals_of_easy_half": [int(num_evals[0]), int(num_evals[num_evals.numel() // 2 - 1])],
             "evals_of_hard_half": [int(num_evals[num_evals.numel() // 2]), int(num_evals[-1])],
             "largest_difference": float(difference),
-            "equal_counts": bool((whole.num_evals == compacted.num_evals).all()),
-            "equal_status": bool((whole.status == compacted.status).all()),
+            "equal_counts": bool((whole.stats.num_evals == compacted.stats.num_evals).all()),
+            "equal_status": bool((whole.stats.status == compacted.stats.status).all()),
             "num_rounds": len(times["whole"].rounds),
         }
     ]

@@ -97,7 +97,7 @@ class SolveStats:
 
     def __str__(self) -> str:
         """Summarize the solve in one line."""
-        if bool((self.status == Status.NOT_MEASURED).all()):
+        if bool(self.residual.isnan().all()):
             return f"{self.status.numel()} samples, {int(self.num_evals.max())} evaluations, residual not measured"
         return (
             f"{int(self.converged.sum())} of {self.status.numel()} samples converged in "

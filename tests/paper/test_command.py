@@ -31,8 +31,8 @@ def test_a_scale_without_a_result_says_so(capsys):
 
 
 def test_bad_input_is_refused(capsys):
-    assert main(["reproduce", "table9"]) == 2
-    assert "no table or figure 'table9'" in capsys.readouterr().err
+    assert main(["reproduce", "tabel1"]) == 2
+    assert "no table or figure 'tabel1'. Did you mean 'table1'?" in capsys.readouterr().err
     assert main(["reproduce", "table1", "--jobs", "0"]) == 2
     assert "--jobs is 0; it must be at least 1." in capsys.readouterr().err
 

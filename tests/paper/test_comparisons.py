@@ -10,10 +10,9 @@ from paper.made_up import complete, outcomes, row, summary
 from steadeq import Unrolled
 from steadeq.lab.errors import RunError
 from steadeq.lab.folder import RunFolder
-from steadeq.lab.report.curves import evals_figure
 from steadeq.lab.serialization import differences
 from steadeq.paper import RESULTS
-from steadeq.paper.comparison import Comparison
+from steadeq.paper.comparison import Comparison, summarize
 from steadeq.paper.figure1 import FIGURE1
 from steadeq.paper.figure7 import FIGURE7
 from steadeq.paper.figure8 import FIGURE8
@@ -34,7 +33,7 @@ from steadeq.paper.language import (
 from steadeq.paper.result import HARDWARE, Claim
 from steadeq.paper.table1 import TABLE1, TABLE4, add_times
 from steadeq.paper.tables import Column
-from steadeq.paper.variant import Measures, Variant, VariantSummary, evaluate, plan
+from steadeq.paper.variant import Measures, Variant, evaluate, plan
 
 
 def short(config):
@@ -97,7 +96,8 @@ def made_up_result():
         title="Made up",
         statement="",
         variants=variants,
-        figures=lambda groups: {"evaluations": evals_figure(groups), "nothing": None},
+        # No run recorded the spectral radius.
+        figures=("forward_evaluations", "spectral_radius"),
         claims=[
             Claim(
                 "more is better",
@@ -132,7 +132,7 @@ def test_a_comparison_evaluates_draws_judges_and_writes(tmp_path):
         plain, stopped = csv.DictReader(file)
     assert float(plain["score"]) == pytest.approx(expected)
     assert (plain["paper_score"], stopped["paper_score"]) == ("0.1", "")
-    assert sorted(path.name for path in folder.glob("*.png")) == ["evaluations.png"]
+    assert sorted(path.name for path in folder.glob("*.png")) == ["forward_evaluations.png"]
     found, verdicts = result.read(folder)
     assert verdicts == [verdict, missing]
     assert result.judge(found) == verdicts
@@ -154,9 +154,9 @@ def test_a_run_without_a_checkpoint_is_a_result_only_if_it_diverged(tmp_path):
 
 def test_what_a_run_does_not_have_is_left_out_of_the_mean():
     variant = Variant(name="a", recipe="synthetic")
-    found = VariantSummary.of(variant, [Measures(), Measures(score=2.0)])
+    found = summarize(variant, [Measures(), Measures(score=2.0)])
     assert found.mean("score") == 2.0
-    assert VariantSummary.of(variant, [Measures()]).show("score") == "-"
+    assert summarize(variant, [Measures()]).show("score") == "-"
 
 
 def test_a_model_that_diverged_for_all_seeds_has_no_score():

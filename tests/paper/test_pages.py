@@ -1,4 +1,4 @@
-"""No number on a page was typed by hand."""
+"""No number on a page was typed by hand, and every page, picture and link is there."""
 
 import importlib.util
 import re
@@ -6,36 +6,49 @@ from pathlib import Path
 
 import pytest
 
-from steadeq.paper import ARTEFACTS
+from steadeq.paper import RESULTS
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "reproduction.py")
+@pytest.fixture(scope="module")
+def pages():
+    spec = importlib.util.spec_from_file_location("build_pages", ROOT / "docs" / "results" / "build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    return module.pages()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/reproduction.md"])
-def test_a_page_has_the_numbers_of_the_files(name):
-    script = load_script()
-    path = ROOT / name
-    assert path in script.PAGES
-    assert script.render(path) == path.read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", *(str(path.relative_to(ROOT)) for path in PAGES)])
+def test_a_page_has_the_numbers_of_the_files(name, pages):
+    assert pages[ROOT / name] == (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_every_artefact_has_results_and_a_place_on_the_page():
-    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    for name in ARTEFACTS:
+def test_every_result_has_numbers_a_page_and_a_line_in_the_overview():
+    overview = (ROOT / "docs" / "results" / "index.md").read_text(encoding="utf-8")
+    for name, result in RESULTS.items():
         assert (ROOT / "results" / name / "summary.json").is_file(), name
-        assert f"<!-- {name} -->" in page
-        assert f'<a id="{name}"></a>' in page
+        page = (ROOT / "docs" / "results" / f"{name}.md").read_text(encoding="utf-8")
+        assert page.startswith(f"# {result.title}\n"), name
+        assert f"({name}.md)" in overview
+        for mark in ("table", "claims"):
+            assert page.count(f"<!-- {mark} -->") == page.count(f"<!-- /{mark} -->") == 1
 
 
-def test_every_picture_on_a_page_is_there():
-    for name in ("README.md", "docs/index.md", "docs/reproduction.md"):
-        path = ROOT / name
-        for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
-            assert (path.parent / picture).is_file(), (name, picture)
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "index.md", *PAGES], ids=lambda path: path.stem)
+def test_every_picture_on_a_page_is_there(path):
+    for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / picture).is_file(), picture
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_link_on_a_page_leads_somewhere(path):
+    for link in re.findall(r"(?<!!)\[[^]]*\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        file, _, anchor = link.partition("#")
+        if file.startswith("http"):
+            continue
+        target = path.parent / file
+        assert target.exists(), link
+        headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), flags=re.M) if anchor else []
+        assert not anchor or anchor in [heading.lower().replace(" ", "-") for heading in headings], link

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 from paper.made_up import outcomes
 
-from steadeq.lab.errors import InputError
 from steadeq.lab.runs import Spread, spread
 from steadeq.paper import RESULTS
 from steadeq.paper.figure5 import FIGURE5, GammaSummary
-from steadeq.paper.result import find_result
 from steadeq.paper.variant import Averages
 
 FOLDER = Path(__file__).parents[2] / "results"
@@ -47,11 +45,6 @@ def test_the_csv_file_has_the_numbers_of_the_summary(name, tmp_path):
 def test_a_table_fits_on_a_page(name):
     summary, _ = RESULTS[name].read(FOLDER / name)
     assert all(line.count(" | ") <= 6 for line in RESULTS[name].table(summary).splitlines())
-
-
-def test_an_unknown_name_is_refused_with_a_suggestion():
-    with pytest.raises(InputError, match=r"no table or figure 'tabel1'\. Did you mean .*table1"):
-        find_result("tabel1", RESULTS)
 
 
 def test_claims_on_the_synthetic_study_are_judged_by_the_numbers():

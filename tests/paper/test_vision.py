@@ -9,9 +9,12 @@ from paper.made_up import complete, outcomes, row, summary
 
 from steadeq import OneStep, Picard, Unrolled
 from steadeq.lab import recipes
+from steadeq.lab.report import RunGroup
 from steadeq.lab.report.bars import Bars, bars_figure
 from steadeq.lab.runner import complete_evaluation
+from steadeq.lab.runs import RunRecord
 from steadeq.paper import table3
+from steadeq.paper.comparison import FIGURES
 from steadeq.paper.figure6 import FIGURE6
 from steadeq.paper.memory_profile import LiveTensors, inference_seconds, step_memory
 from steadeq.paper.result import HARDWARE
@@ -201,6 +204,9 @@ def test_an_explicit_network_is_evaluated_once_at_a_budget_of_none(tmp_path):
     before = (path / "evaluation.json").stat().st_mtime_ns
     assert complete_evaluation(path, budgets=(0,)).rows == (found,)
     assert (path / "evaluation.json").stat().st_mtime_ns == before
+    # It has no place on an axis of budgets.
+    group = RunGroup(label=RESNET, runs=(RunRecord.read(path),))
+    assert FIGURES["accuracy_by_evaluations"]([group]) is None
 
 
 @pytest.mark.usefixtures("cifar")

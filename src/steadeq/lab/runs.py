@@ -11,10 +11,9 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache, cached_property
-from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from types import UnionType
@@ -224,11 +223,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, text: str) -> Evaluation:
-        """Return what `to_json` wrote.
-
-        Raises:
-            ValueError: The text is something else.
-        """
+        """Return what `to_json` wrote; a text that is something else is a ValueError."""
         return _convert(json.loads(text), cls)
 
     def _rows(self) -> list[dict[str, float | None]]:
@@ -281,11 +276,7 @@ class Diagnosis:
 
     @classmethod
     def from_json(cls, text: str) -> Diagnosis:
-        """Return what `to_json` wrote.
-
-        Raises:
-            ValueError: The text is something else.
-        """
+        """Return what `to_json` wrote; a text that is something else is a ValueError."""
         return _convert(json.loads(text), cls)
 
 
@@ -353,8 +344,6 @@ class RunRecord:
             problems=tuple(problems),
         )
 
-    # What it is
-
     @property
     def name(self) -> str:
         """Name of the folder."""
@@ -385,8 +374,6 @@ class RunRecord:
             return None
         return sum(parameter.numel() for parameter in model.parameters())
 
-    # How far it came
-
     @property
     def steps_per_epoch(self) -> float | None:
         """Steps of one pass over the data; None before the first line."""
@@ -409,28 +396,24 @@ class RunRecord:
             return "nothing recorded yet"
         if self.is_finished:
             return f"finished, {self.step:,} steps"
-        what = "diverged at" if self.has_diverged else "at" if self.num_steps is None else "stopped at"
-        if self.num_steps is None:
-            return f"{what} step {self.step:,}"
-        if self.step < self.num_steps or self.has_diverged:
-            return f"{what} step {self.step:,} of {self.num_steps:,}"
+        end = "" if self.num_steps is None else f" of {self.num_steps:,}"
+        if self.has_diverged:
+            return f"diverged at step {self.step:,}{end}"
+        if self.num_steps is None or self.step < self.num_steps:
+            return f"stopped at step {self.step:,}{end}"
         is_evaluated = bool(self.validations) and self.validations[-1].step == self.step
         return f"all {self.step:,} steps made, the last not {'saved' if is_evaluated else 'evaluated'}"
-
-    # What was measured
 
     def series(self, event: Event, name: str) -> tuple[Array, Array]:
         """Return the steps and values of a field of the lines; lines without a finite value are left out."""
         lines = self.training if event == "train" else self.validations
-        pairs = [(line.step, value) for line in lines if (value := getattr(line, name)) is not None]
-        table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-        return table[:, 0], table[:, 1]
+        known = [line for line in lines if getattr(line, name) is not None]
+        return np.array([float(line.step) for line in known]), np.array([getattr(line, name) for line in known])
 
     def mean(self, name: str) -> float | None:
         """Return the mean of a field of `TrainLine` over steps; a line counts as many as it covers."""
-        covered = list(self._covered(name))
-        num_steps = sum(count for _, count, _ in covered)
-        return sum(value * count for _, count, value in covered) / num_steps if num_steps else None
+        _, counts, values = self._covered(name)
+        return float((counts * values).sum() / counts.sum()) if counts.any() else None
 
     @property
     def clock(self) -> Literal["seconds", "cpu_seconds"]:
@@ -456,16 +439,16 @@ class RunRecord:
 
     def elapsed(self) -> tuple[Array, Array]:
         """Return steps, and the seconds of training up to each of them by `clock`; evaluations are not included."""
-        table = np.array(list(self._covered(self.clock)), dtype=np.float64).reshape(-1, 3)
-        return table[:, 0], np.cumsum(table[:, 1] * table[:, 2])
+        steps, counts, seconds = self._covered(self.clock)
+        return steps, np.cumsum(counts * seconds)
 
-    def _covered(self, name: str) -> Iterator[tuple[int, int, float]]:
-        """Yield the step of each line that has a value, how many steps it covers, and the value."""
-        steps = [0, *(line.step for line in self.training)]
-        for (before, step), line in zip(pairwise(steps), self.training, strict=True):
-            value = getattr(line, name)
-            if value is not None:
-                yield step, step - before, value
+    def _covered(self, name: str) -> tuple[Array, Array, Array]:
+        """Return the steps of the training lines that have a value, how many steps each line covers, and the values."""
+        steps = np.array([line.step for line in self.training], dtype=np.float64)
+        # None becomes NaN.
+        values = np.array([getattr(line, name) for line in self.training], dtype=np.float64)
+        known = np.isfinite(values)
+        return steps[known], np.diff(steps, prepend=0)[known], values[known]
 
 
 def read_config(path: Path, *, recipe: str | None = None) -> TrainConfig:
@@ -547,12 +530,8 @@ def _parse_lines(text: str, problems: list[str]) -> list[dict[str, Any]]:
 def _convert(value: Any, hint: Any, metric: str = "score") -> Any:
     """Return a value of JSON as what a type asks for, which may be one of the records above.
 
-    What may be None is None where its value does not fit, and numbers are finite.
-
-    Args:
-        value: The value.
-        hint: The type.
-        metric: Name under which a record's `score` is stored, unless the value names it itself.
+    What may be None is None where its value does not fit, and numbers are finite. A record's `score` is stored under
+    the name of the metric.
 
     Raises:
         ValueError: The value does not fit.

@@ -122,7 +122,9 @@ def convert(value: Any, hint: Any, where: str, *, recipe: str | None = None) -> 
                 return tuple(convert(v, a, where, recipe=recipe) for v, a in zip(value, each, strict=True))
     elif is_section(hint):
         return from_dict(value, hint, where, recipe=recipe)
-    elif (hint is float and value in ("inf", "-inf")) or (hint is float and isinstance(value, (int, float)) and not isinstance(value, bool)):
+    elif (hint is float and value in ("inf", "-inf")) or (
+        hint is float and isinstance(value, (int, float)) and not isinstance(value, bool)
+    ):
         return float(value)
     elif hint is Path and isinstance(value, str):
         return Path(value)

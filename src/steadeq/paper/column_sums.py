@@ -248,16 +248,11 @@ class Summary:
     """The counterexample, and the trained models."""
 
     counterexample: Counterexample
-    """What the paper's matrix gives."""
     arms: Sequence[ArmSummary]
-    """One for each cell and penalty."""
 
     def of(self, cell: str) -> tuple[ArmSummary, ArmSummary, ArmSummary]:
         """Return a cell without a penalty, with that on sums of columns, and with that on the Frobenius norm."""
-        none, columns, frobenius = (
-            next(arm for arm in self.arms if (arm.cell, arm.penalty) == (cell, penalty))
-            for penalty in (NONE, COLUMNS, FROBENIUS)
-        )
+        none, columns, frobenius = (arm for arm in self.arms if arm.cell == cell)
         return none, columns, frobenius
 
 
@@ -296,47 +291,36 @@ class _ColumnSums(PaperResult[Summary]):
     rows_key = "arms"
 
     def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
-        """Compute the counterexample, train and measure all arms, and draw."""
         device = Process.alone().device
         measured: dict[Arm, list[ArmMeasures]] = {arm: [] for arm in ARMS}
         traces: dict[Arm, list[list[float]]] = {arm: [] for arm in ARMS}
         unpenalized: dict[tuple[str, int], ConvDEQ] = {}
+        rows, residuals = [], []
         for arm in ARMS:
             for seed in SEEDS:
                 model = train(arm, seed, device=device)
                 found, trace = measure(model, unpenalized=unpenalized.setdefault((arm.cell, seed), model))
                 measured[arm].append(found)
                 traces[arm].append(trace)
-        rows, residuals = [], []
-        for arm in ARMS:
-            for seed, found, trace in zip(SEEDS, measured[arm], traces[arm], strict=True):
-                rows.append({**vars(arm), "seed": seed, **asdict(found)})
-                residuals += [
-                    {**vars(arm), "seed": seed, "evaluation": number, "residual": value}
-                    for number, value in enumerate(trace, start=1)
-                ]
+                name = {**vars(arm), "seed": seed}
+                rows.append({**name, **asdict(found)})
+                residuals += [{**name, "evaluation": n, "residual": value} for n, value in enumerate(trace, start=1)]
         write_csv(folder / "runs.csv", rows)
         write_csv(folder / "residuals.csv", residuals)
         counterexample = measure_counterexample()
-        figures = {
-            "counterexample": draw_counterexample(counterexample.distances),
-            "residuals": draw_residuals(traces),
-        }
-        save_figures(figures, folder)
+        drawn = draw_counterexample(counterexample.distances)
+        save_figures({"counterexample": drawn, "residuals": draw_residuals(traces)}, folder)
         arms = [ArmSummary.over(found, **vars(arm)) for arm, found in measured.items()]
         return Summary(counterexample=counterexample, arms=arms)
 
     def to_json(self, summary: Summary) -> dict[str, Any]:
-        """Return what is written to summary.json."""
         return {"counterexample": asdict(summary.counterexample), "arms": [arm.to_json() for arm in summary.arms]}
 
     def from_json(self, content: Mapping[str, Any]) -> Summary:
-        """Return what was read from summary.json."""
         arms = [ArmSummary.from_json(arm) for arm in content["arms"]]
         return Summary(counterexample=Counterexample(**content["counterexample"]), arms=arms)
 
     def table(self, summary: Summary) -> str:
-        """Return a row for each arm."""
         columns = (
             Column(title="accuracy, %", measure="accuracy", factor=100, digits=".1f"),
             Column(title="L", measure="column_penalty", digits=".2g"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._internal.validation import suggestion
 from ..lab import recipes
 from ..lab.cli.arguments import parse, positional
 from ..lab.cli.table import print_table
@@ -17,7 +18,7 @@ from ..lab.runner import complete_runs, run_state
 from ..lab.serialization import command_line
 from ..lab.train.display import choose_display
 from . import RESULTS
-from .result import HARDWARE, find_result
+from .result import HARDWARE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +43,24 @@ def run(arguments: Sequence[str]) -> int:
     """Reproduce a table or figure of the paper."""
     given = parse(Arguments, arguments, command="reproduce", summary="Reproduce a table or figure of the paper.")
     if given.name is None:
-        _print_results(given.scale)
+        rows = [
+            [result.name, result.data(given.scale), result.duration(given.scale), result.statement]
+            for result in RESULTS.values()
+            if given.scale in result.scales
+        ]
+        print_table(["name", "data", "time", "what it shows"], rows)
         return 0
     if given.jobs < 1:
         raise InputError(f"--jobs is {given.jobs}; it must be at least 1.")
     if given.name == "all":
         chosen = [result for result in RESULTS.values() if given.scale in result.scales]
     else:
-        chosen = [find_result(given.name, RESULTS)]
+        if given.name not in RESULTS:
+            raise InputError(
+                f"There is no table or figure {given.name!r}.{suggestion(given.name, RESULTS)} `steadeq reproduce` "
+                "lists them all."
+            )
+        chosen = [RESULTS[given.name]]
         if given.scale not in chosen[0].scales:
             raise InputError(f"{given.name} is the same at every scale; leave out --scale.")
     configs = {name: config for result in chosen for name, config in result.runs(given.scale).items()}
@@ -89,12 +100,3 @@ def commands(configs: Mapping[str, TrainConfig], folder: Path) -> list[list[str]
         [config.recipe, *command_line(config, recipes.get(config.recipe).build()), "--out", str(folder / name)]
         for name, config in configs.items()
     ]
-
-
-def _print_results(scale: Scale) -> None:
-    rows = []
-    for result in RESULTS.values():
-        is_there = scale in result.scales
-        data, duration = (result.data(scale), result.duration(scale)) if is_there else ("-", "-")
-        rows.append([result.name, data, duration, result.statement])
-    print_table(["name", "data", "time", "what it shows"], rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,34 @@ from matplotlib.figure import Figure
 
 from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
-from ..lab.report import RunGroup, save_png
+from ..lab.report import RunGroup, curves, save_png
 from ..lab.runs import RunRecord
 from .result import PaperResult, write_csv
 from .tables import Column, variant_table
 from .variant import Measures, Summary, Variant, VariantSummary, duration, evaluate, measure, plan
+
+
+def _score_by_evals(groups: Sequence[RunGroup]) -> Figure | None:
+    """Show all groups but explicit networks, which have a single row, of no evaluations."""
+    solved = [g for g in groups if g.first.evaluation and any(row.max_evals for row in g.first.evaluation.rows)]
+    return curves.score_by_evals_figure(solved) if solved else None
+
+
+FIGURES: Mapping[str, Callable[[Sequence[RunGroup]], Figure | None]] = {
+    "forward_residual": curves.residual_figure,
+    "backward_residual": partial(curves.residual_figure, direction="backward"),
+    "forward_evaluations": curves.evals_figure,
+    "backward_evaluations": partial(curves.evals_figure, direction="backward"),
+    "jacobian_norm": curves.jacobian_figure,
+    "residual_by_jacobian_norm": curves.residual_by_jacobian_figure,
+    "spectral_radius": curves.spectral_radius_figure,
+    "spectral_radius_by_two_methods": curves.power_method_figure,
+    "accuracy_by_evaluations": _score_by_evals,
+    "perplexity": curves.score_figure,
+    "perplexity_by_evaluations": _score_by_evals,
+    "perplexity_by_time": curves.score_by_time_figure,
+}
+"""What can be drawn of runs, by the name of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +49,8 @@ class Comparison(PaperResult[Summary]):
     rows_key = "variants"
     variants: Callable[[Scale], Sequence[Variant]]
     """What is compared at a scale."""
-    figures: Callable[[Sequence[RunGroup]], Mapping[str, Figure | None]] = lambda _: {}
-    """Draws the runs of the variants; None where they recorded nothing to draw."""
+    figures: Sequence[str] = ()
+    """Names of `FIGURES` to draw of all variants."""
     columns: Sequence[Column] = ()
     """Columns of the table beside the name and the budget of a variant."""
     nfe_beside_paper: bool = False
@@ -48,9 +72,13 @@ class Comparison(PaperResult[Summary]):
         """Evaluate what was not evaluated yet, draw, and return the means over seeds."""
         variants = self.variants(scale)
         measured = self._collect(variants, runs, folder)
-        found = Summary((variant.name, VariantSummary.of(variant, measured[variant.name])) for variant in variants)
-        save_figures(self.figures(_groups(variants, runs)), folder)
+        found = Summary((variant.name, summarize(variant, measured[variant.name])) for variant in variants)
+        save_figures(self.draw(_groups(variants, runs)), folder)
         return self.extend(found, runs)
+
+    def draw(self, groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
+        """Return the figures by their names; None where the runs recorded nothing to draw."""
+        return {name: FIGURES[name](groups) for name in self.figures}
 
     def to_json(self, summary: Summary) -> dict[str, Any]:
         """Return what is written to summary.json."""
@@ -92,6 +120,12 @@ class Comparison(PaperResult[Summary]):
         if by_budget:
             write_csv(folder / "budgets.csv", by_budget)
         return measured
+
+
+def summarize(variant: Variant, measured: Sequence[Measures]) -> VariantSummary:
+    """Return the means over the runs of a variant, of which the measures are given."""
+    identity = {"variant": variant.name, "recipe": variant.recipe, "max_evals": variant.max_evals}
+    return VariantSummary.over(measured, **identity, paper=dict(variant.paper))
 
 
 def save_figures(figures: Mapping[str, Figure | None], folder: Path) -> None:

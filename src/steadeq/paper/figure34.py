@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ..lab.report.curves import evals_figure, residual_figure, score_figure
 from .comparison import Comparison
 from .language import NO_WEIGHT_NORM, POST, POST_JR, PRE, PRE_JR, language_models
 from .result import Claim
-from .tables import Column
+from .tables import BACKWARD_RESIDUAL, EVALS, PERPLEXITY, RADIUS, RESIDUAL, Column
 from .variant import VariantSummary
 
 _RESIDUAL = Column(title="residual", measure="train_residual", digits=".2g")
@@ -28,12 +27,7 @@ FIGURE34 = Comparison(
     title="Figures 3 and 4: brittleness",
     statement="pre-LN and missing weight normalization make a DEQ-Transformer unstable; regularized ones are stable",
     variants=language_models(POST, PRE, NO_WEIGHT_NORM, POST_JR, PRE_JR),
-    figures=lambda groups: {
-        "forward_residual": residual_figure(groups),
-        "backward_residual": residual_figure(groups, "backward"),
-        "forward_evaluations": evals_figure(groups),
-        "perplexity": score_figure(groups),
-    },
+    figures=("forward_residual", "backward_residual", "forward_evaluations", "perplexity"),
     claims=(
         Claim(
             "pre-LN is less stable than post-LN (diverges, or ends with twice the residual)",
@@ -53,11 +47,5 @@ FIGURE34 = Comparison(
             ),
         ),
     ),
-    columns=(
-        Column(title="perplexity", measure="score", digits=".1f"),
-        Column(title="evaluations, last tenth", measure="train_evals", digits=".1f"),
-        Column(title="residual, last tenth", measure="train_residual", digits=".1g"),
-        Column(title="backward residual, last tenth", measure="backward_residual", digits=".1g"),
-        Column(title="spectral radius", measure="spectral_radius", digits=".2g"),
-    ),
+    columns=(PERPLEXITY, EVALS, RESIDUAL, BACKWARD_RESIDUAL, RADIUS),
 )

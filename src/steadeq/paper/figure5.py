@@ -89,7 +89,6 @@ class _Figure5(PaperResult[Summary]):
     rows_key = "gammas"
 
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
-        """Return a run for each gamma and seed, the same at all scales."""
         base = recipes.get("synthetic").build()
         return {
             f"synthetic-gamma{gamma:g}-seed{seed}": replace(
@@ -100,7 +99,6 @@ class _Figure5(PaperResult[Summary]):
         }
 
     def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
-        """Measure all models, and draw surfaces and evaluations."""
         device = Process.alone().device
         models: dict[float, list[ToyDEQ]] = {gamma: [] for gamma in GAMMAS}
         measured: dict[float, list[FitMeasures]] = {gamma: [] for gamma in GAMMAS}
@@ -124,15 +122,12 @@ class _Figure5(PaperResult[Summary]):
         return [GammaSummary.over(found, gamma=gamma) for gamma, found in measured.items()]
 
     def to_json(self, summary: Summary) -> dict[str, Any]:
-        """Return what is written to summary.json."""
         return {"noise_floor": NOISE**2, "gammas": [row.to_json() for row in summary]}
 
     def from_json(self, content: Mapping[str, Any]) -> Summary:
-        """Return what was read from summary.json."""
         return [GammaSummary.from_json(row) for row in content["gammas"]]
 
     def table(self, summary: Summary) -> str:
-        """Return a row for each gamma."""
         rows = [[f"{row.gamma:g}", *(column.show(row) for column in _COLUMNS)] for row in summary]
         return markdown_table(["γ", *(column.title for column in _COLUMNS)], rows)
 

@@ -38,7 +38,6 @@ def draw(summary: Summary) -> Figure:
 @dataclass(frozen=True, kw_only=True)
 class _Figure6(Comparison):
     def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
-        """Measure what models cost beside what all comparisons measure, and draw the bars."""
         summary = super().measure(runs, folder, scale)
         for variant in self.variants(scale):
             # One seed will do: they differ in their weights only.
@@ -64,31 +63,28 @@ FIGURE6 = _Figure6(
             "the regularized MDEQ is as accurate as the explicit network (error within 2 points, or below)",
             MDEQ_JR,
             RESNET,
-            lambda regularized, explicit: regularized <= explicit + 0.02,
+            lambda a, b: a <= b + 0.02,
         ),
         _SECONDS.claim(
             "its inference takes at most 0.6 of the time of the unregularized one",
             MDEQ_JR,
             MDEQ,
-            lambda regularized, plain: regularized <= 0.6 * plain,
+            lambda a, b: a <= 0.6 * b,
         ),
         _SECONDS.claim(
             "its inference is about as fast as that of the explicit network (at most 1.5 times as long)",
             MDEQ_JR,
             RESNET,
-            lambda regularized, explicit: regularized <= 1.5 * explicit,
+            lambda a, b: a <= 1.5 * b,
         ),
         _MEMORY.claim(
-            "it trains in at most 0.6 of the memory of the explicit network",
-            MDEQ_JR,
-            RESNET,
-            lambda regularized, explicit: regularized <= 0.6 * explicit,
+            "it trains in at most 0.6 of the memory of the explicit network", MDEQ_JR, RESNET, lambda a, b: a <= 0.6 * b
         ),
         _MEMORY.claim(
             "the penalty adds about 30% to the memory of the unregularized one (at most 50%)",
             MDEQ_JR,
             MDEQ,
-            lambda regularized, plain: regularized <= 1.5 * plain,
+            lambda a, b: a <= 1.5 * b,
         ),
     ),
     columns=(_ERROR, _SECONDS, _MEMORY),

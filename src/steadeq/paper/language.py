@@ -8,23 +8,13 @@ from dataclasses import replace
 from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
 from ..models import DEQTransformerLM
-from .variant import SEEDS, Variant
+from .variant import SEEDS, Variant, choose
 
 POST, PRE = "DEQ (Post-LN)", "DEQ (Pre-LN)"
 POST_JR, PRE_JR = "DEQ (Post-LN) + JR", "DEQ (Pre-LN) + JR"
 STOPPED, SMALL_BUDGET = "DEQ (Post-LN), early stopped", "DEQ (Post-LN), trained with fewer evaluations"
 NO_WEIGHT_NORM, WEIGHT_DECAY = "DEQ (Post-LN), no weight norm", "DEQ (Post-LN), weight decay"
 TRANSFORMER_XL, TIED = "Transformer-XL", "Transformer, tied layers"
-
-
-def language_models(*names: str) -> Callable[[Scale], list[Variant]]:
-    """Return a function that gives variants by their names, at a scale."""
-
-    def choose(scale: Scale) -> list[Variant]:
-        known = {variant.name: variant for variant in VARIANTS[scale]}
-        return [known[name] for name in names]
-
-    return choose
 
 
 def _without_weight_norm(config: TrainConfig) -> TrainConfig:
@@ -56,54 +46,48 @@ _PAPER: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def _cpu(name: str, recipe: str, max_evals: int, minutes: float, seeds: tuple[int, ...] = (0,)) -> Variant:
-    return Variant(
-        name=name,
-        recipe=f"wikitext2-{recipe}-cpu",
-        max_evals=max_evals,
-        seeds=seeds,
-        paper=_PAPER.get(name, {}),
-        minutes=minutes,
-    )
-
-
-def _full(
-    name: str, recipe: str, max_evals: int, change: Callable[[TrainConfig], TrainConfig] | None = None
+def _variant(
+    name: str,
+    recipe: str,
+    max_evals: int,
+    minutes: float,
+    seeds: tuple[int, ...] = (0,),
+    change: Callable[[TrainConfig], TrainConfig] | None = None,
 ) -> Variant:
+    paper = _PAPER.get(name, {})
     return Variant(
-        name=name,
-        recipe=f"wikitext103-{recipe}",
-        max_evals=max_evals,
-        seeds=(0,),
-        change=change,
-        paper=_PAPER.get(name, {}),
-        minutes=10_000,
+        name=name, recipe=recipe, max_evals=max_evals, seeds=seeds, change=change, paper=paper, minutes=minutes
     )
 
 
 VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
     "cpu": (
-        _cpu(TRANSFORMER_XL, "transformer-xl", 0, 3, seeds=(0, 1)),
-        _cpu(TIED, "tied-transformer", 0, 7),
-        _cpu(PRE, "deq-pre", 30, 10, seeds=(0, 1)),
-        _cpu(POST, "deq-post", 30, 11, seeds=SEEDS),
-        _cpu(STOPPED, "deq-post", 12, 11, seeds=SEEDS),
-        _cpu(SMALL_BUDGET, "deq-post-small-budget", 12, 7),
-        _cpu(PRE_JR, "deq-pre-jr", 12, 7),
-        _cpu(POST_JR, "deq-post-jr", 12, 6, seeds=SEEDS),
-        _cpu(NO_WEIGHT_NORM, "deq-post-no-weight-norm", 30, 11),
-        _cpu(WEIGHT_DECAY, "deq-post-weight-decay", 30, 11),
+        _variant(TRANSFORMER_XL, "wikitext2-transformer-xl-cpu", 0, 3, seeds=(0, 1)),
+        _variant(TIED, "wikitext2-tied-transformer-cpu", 0, 8),
+        _variant(PRE, "wikitext2-deq-pre-cpu", 30, 11, seeds=(0, 1)),
+        _variant(POST, "wikitext2-deq-post-cpu", 30, 12, seeds=SEEDS),
+        _variant(STOPPED, "wikitext2-deq-post-cpu", 12, 12, seeds=SEEDS),
+        _variant(SMALL_BUDGET, "wikitext2-deq-post-small-budget-cpu", 12, 8),
+        _variant(PRE_JR, "wikitext2-deq-pre-jr-cpu", 12, 8),
+        _variant(POST_JR, "wikitext2-deq-post-jr-cpu", 12, 7, seeds=SEEDS),
+        _variant(NO_WEIGHT_NORM, "wikitext2-deq-post-no-weight-norm-cpu", 30, 12),
+        _variant(WEIGHT_DECAY, "wikitext2-deq-post-weight-decay-cpu", 30, 12),
     ),
     "paper": (
-        _full(TRANSFORMER_XL, "transformer-xl", 0),
-        _full(PRE, "deq-pre", 30),
-        _full(POST, "deq-post", 30),
-        _full(STOPPED, "deq-post", 12),
-        _full(SMALL_BUDGET, "deq-post", 15, _with_15_evaluations),
-        _full(PRE_JR, "deq-pre-jr", 14),
-        _full(POST_JR, "deq-post-jr", 12),
-        _full(NO_WEIGHT_NORM, "deq-post", 30, _without_weight_norm),
-        _full(WEIGHT_DECAY, "deq-post", 30, _with_weight_decay),
+        _variant(TRANSFORMER_XL, "wikitext103-transformer-xl", 0, 10_000),
+        _variant(PRE, "wikitext103-deq-pre", 30, 10_000),
+        _variant(POST, "wikitext103-deq-post", 30, 10_000),
+        _variant(STOPPED, "wikitext103-deq-post", 12, 10_000),
+        _variant(SMALL_BUDGET, "wikitext103-deq-post", 15, 10_000, change=_with_15_evaluations),
+        _variant(PRE_JR, "wikitext103-deq-pre-jr", 14, 10_000),
+        _variant(POST_JR, "wikitext103-deq-post-jr", 12, 10_000),
+        _variant(NO_WEIGHT_NORM, "wikitext103-deq-post", 30, 10_000, change=_without_weight_norm),
+        _variant(WEIGHT_DECAY, "wikitext103-deq-post", 30, 10_000, change=_with_weight_decay),
     ),
 }
 """All language models, by scale."""
+
+
+def language_models(*names: str) -> Callable[[Scale], list[Variant]]:
+    """Return a function that gives variants by their names, at a scale."""
+    return choose(VARIANTS, *names)

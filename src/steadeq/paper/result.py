@@ -10,9 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from .._internal.validation import suggestion
 from ..lab.config import TrainConfig
-from ..lab.errors import InputError
 from ..lab.recipes.registry import Scale
 
 S = TypeVar("S")
@@ -48,9 +46,7 @@ class Verdict:
     """What became of a claim."""
 
     claim: str
-    """What is claimed."""
     outcome: Outcome
-    """Whether it is so."""
     evidence: str
     """The numbers that decide."""
 
@@ -66,10 +62,8 @@ class Claim(Generic[S]):
     """
 
     text: str
-    """What is claimed."""
     _: KW_ONLY
     holds: Callable[[S], bool]
-    """Tells from what was measured whether it is so."""
     evidence: Callable[[S], str]
     """Lists the numbers that decide."""
     applies: Callable[[S], bool] = lambda _: True
@@ -91,11 +85,9 @@ class PaperResult(ABC, Generic[S]):
     name: str
     """Name under which `steadeq reproduce` knows it, and of its folder under results."""
     title: str
-    """What it is, as a heading."""
     statement: str
     """What the paper says that it shows."""
     claims: Sequence[Claim[S]]
-    """What is checked."""
     scales: tuple[Scale, ...] = tuple(HARDWARE)
     """Scales at which it can be made; one that does not depend on the scale has only "cpu"."""
     needs: str = "-"
@@ -174,16 +166,3 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-
-
-def find_result(name: str, results: Mapping[str, PaperResult[Any]]) -> PaperResult[Any]:
-    """Return a result by its name.
-
-    Raises:
-        InputError: There is none.
-    """
-    if name not in results:
-        raise InputError(
-            f"There is no table or figure {name!r}.{suggestion(name, results)} `steadeq reproduce` lists them all."
-        )
-    return results[name]

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from ..lab.report import RunGroup
-from ..lab.report.curves import score_by_evals_figure, score_by_time_figure, score_figure
 from .comparison import Comparison
 from .language import POST, POST_JR, PRE, PRE_JR, SMALL_BUDGET, STOPPED, TRANSFORMER_XL, language_models
 from .result import Claim
-from .tables import Column
+from .tables import PERPLEXITY, Column
 from .variant import Summary, VariantSummary
 
 BUDGETS = (2, 4, 6, 8, 12, 30)
 """Budgets at which every DEQ is evaluated on the test text."""
 UNSTABLE = 1e-2
 """A residual in training above which a model counts as unstable: ten times the tolerance."""
-
-
-def draw(groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
-    """Return the figures by their names."""
-    solved = [group for group in groups if group.label != TRANSFORMER_XL]
-    return {
-        "perplexity": score_figure(groups),
-        "perplexity_by_evaluations": score_by_evals_figure(solved),
-        "perplexity_by_time": score_by_time_figure(groups),
-    }
 
 
 def add_times(summary: Summary, runs: Mapping[str, Path]) -> Summary:
@@ -95,14 +82,15 @@ _SMALL_BUDGET_CLAIM = Claim[Summary](
         f"{_perplexities(s[SMALL_BUDGET], s[POST])}; residual {s[SMALL_BUDGET].show('train_residual', digits='.2g')}"
     ),
 )
-_PERPLEXITY = Column(title="perplexity", measure="score", digits=".1f", beside_paper=True)
+_PERPLEXITY = replace(PERPLEXITY, beside_paper=True)
+_FIGURES = ("perplexity", "perplexity_by_evaluations", "perplexity_by_time")
 
 TABLE1 = Comparison(
     name="table1",
     title="Table 1: language models",
     statement="regularized DEQ-Transformers are as good with 12 evaluations as with 30, and pre-LN ones train at all",
     variants=language_models(TRANSFORMER_XL, PRE, POST, STOPPED, PRE_JR, POST_JR),
-    figures=draw,
+    figures=_FIGURES,
     claims=_CLAIMS,
     columns=(_PERPLEXITY, Column(title="time of a step", measure="time", digits=".2f", beside_paper=True)),
     nfe_beside_paper=True,
@@ -114,7 +102,7 @@ TABLE4 = Comparison(
     title="Table 4: language models, with memory",
     statement="as Table 1, with evaluations and memory in training, and a model that is trained with few evaluations",
     variants=language_models(TRANSFORMER_XL, PRE, POST, STOPPED, SMALL_BUDGET, PRE_JR, POST_JR),
-    figures=draw,
+    figures=_FIGURES,
     claims=(*_CLAIMS, _SMALL_BUDGET_CLAIM),
     columns=(
         _PERPLEXITY,

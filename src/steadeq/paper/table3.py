@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
 from ..lab.report import RunGroup
-from ..lab.report.curves import jacobian_figure, score_by_evals_figure, spectral_radius_figure
 from .comparison import Comparison
 from .result import Claim
 from .tables import markdown_table
@@ -53,16 +52,6 @@ def cell_name(gamma: float, budget: int) -> str:
     return f"γ = {gamma:g}, NFE = {budget}"
 
 
-def draw(groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
-    """Return the figures by their names."""
-    groups = [replace(group, label=group.label.split(",")[0]) for group in groups]
-    return {
-        "accuracy_by_evaluations": score_by_evals_figure(groups),
-        "jacobian_norm": jacobian_figure(groups),
-        "spectral_radius": spectral_radius_figure(groups),
-    }
-
-
 def _score(summary: Summary, gamma: float, budget: int) -> float:
     return summary[cell_name(gamma, budget)].mean("score")
 
@@ -78,8 +67,10 @@ def _accuracies(summary: Summary, gamma: float, *budgets: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Table3(Comparison):
+    def draw(self, groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
+        return super().draw([replace(group, label=group.label.split(",")[0]) for group in groups])
+
     def table(self, summary: Summary) -> str:
-        """Return a row for each gamma, and one of the paper below it."""
         rows = []
         for gamma in _PAPER:
             cells = [summary[cell_name(gamma, budget)] for budget in BUDGETS]
@@ -93,7 +84,7 @@ TABLE3 = _Table3(
     title="Table 3: strength of the penalty",
     statement="a small gamma needs more evaluations; a large one converges at once, and costs accuracy",
     variants=variants,
-    figures=draw,
+    figures=("accuracy_by_evaluations", "jacobian_norm", "spectral_radius"),
     claims=(
         Claim(
             f"a small gamma needs more evaluations: at {_FEW} instead of {_MANY}, gamma {SMALL:g} loses more than "

@@ -48,6 +48,14 @@ class Column:
         )
 
 
+PERPLEXITY = Column(title="perplexity", measure="score", digits=".1f")
+EVALS = Column(title="evaluations, last tenth", measure="train_evals", digits=".1f")
+RESIDUAL = Column(title="residual, last tenth", measure="train_residual", digits=".1g")
+BACKWARD_RESIDUAL = Column(title="backward residual, last tenth", measure="backward_residual", digits=".1g")
+NORM = Column(title="‖J‖²_F / d", measure="jacobian_norm", digits=".3f")
+RADIUS = Column(title="spectral radius", measure="spectral_radius", digits=".2g")
+
+
 def variant_table(rows: Iterable[VariantSummary], columns: Sequence[Column], *, nfe_beside_paper: bool = False) -> str:
     """Return variants as a table in Markdown, each number with its spread over seeds.
 

@@ -26,13 +26,10 @@ class Variant:
     """Runs of one config with several seeds, evaluated at one budget."""
 
     name: str
-    """Name in tables and figures."""
     recipe: str
-    """Name of the recipe that is trained."""
     max_evals: int = 0
     """Evaluations that a solve may take on test data; 0 for a network that solves nothing."""
     seeds: tuple[int, ...] = SEEDS
-    """Seeds of the runs."""
     change: Callable[[TrainConfig], TrainConfig] | None = None
     """Returns the config that is trained in the place of the recipe's."""
     paper: Mapping[str, str] = field(default_factory=dict)
@@ -50,6 +47,21 @@ class Variant:
         changed = (f"-{name.rpartition('.')[2]}-{value}" for name, _, value in differences(base, config))
         label = self.recipe + "".join(changed)
         return {f"{label}-seed{seed}": replace(config, loop=replace(config.loop, seed=seed)) for seed in self.seeds}
+
+
+def choose(known: Mapping[Scale, Sequence[Variant]], *names: str) -> Callable[[Scale], list[Variant]]:
+    """Return a function that gives variants by their names, at a scale; those that are not there are left out.
+
+    Args:
+        known: All variants, by scale.
+        *names: Names of the variants; all without them.
+    """
+
+    def at(scale: Scale) -> list[Variant]:
+        found = {variant.name: variant for variant in known[scale]}
+        return [found[name] for name in names or found if name in found]
+
+    return at
 
 
 def plan(variants: Iterable[Variant]) -> dict[str, TrainConfig]:
@@ -174,10 +186,8 @@ class Averages:
             rows: What was measured.
             **identity: Fields of the subclass.
         """
-        names = asdict(rows[0])
-        found = {name: spread(getattr(row, name) for row in rows) for name in names}
-        spreads = {name: value for name, value in found.items() if value is not None}
-        return cls(num_seeds=len(rows), spreads=spreads, **identity)
+        found = {name: spread(getattr(row, name) for row in rows) for name in asdict(rows[0])}
+        return cls(num_seeds=len(rows), spreads={name: s for name, s in found.items() if s is not None}, **identity)
 
     def mean(self, name: str) -> float:
         """Return the mean of a measure.
@@ -243,32 +253,12 @@ class Averages:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantSummary(Averages):
-    """What is known of a variant over its seeds: everything in `Measures`, and what some results add."""
+    """What is known of a variant over its seeds: everything in `Measures`, and what some results add to it."""
 
     variant: str
-    """Name of the variant."""
     recipe: str
-    """Name of its recipe."""
     max_evals: int
-    """Evaluations that a solve may take on test data; 0 for a network that solves nothing."""
     paper: Mapping[str, str]
-    """What the paper reports, by the names of our own measures."""
-
-    @classmethod
-    def of(cls, variant: Variant, measured: Sequence[Measures]) -> VariantSummary:
-        """Return the summary of a variant.
-
-        Args:
-            variant: The variant.
-            measured: What was measured of each of its runs.
-        """
-        return cls.over(
-            measured,
-            variant=variant.name,
-            recipe=variant.recipe,
-            max_evals=variant.max_evals,
-            paper=dict(variant.paper),
-        )
 
 
 class Summary(dict[str, VariantSummary]):

@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..lab.recipes.registry import Scale
-from .variant import SEEDS, Variant
+from .variant import SEEDS, Variant, choose
 
 RESNET, RESNET101, MONOTONE = "ResNet", "ResNet-101", "monotone DEQ"
 MDEQ, STOPPED, MDEQ_JR = "MDEQ", "MDEQ, hard-stopped", "MDEQ + JR"
 IMAGENETTE, IMAGENET, IMAGENET_LARGE = "Imagenette-64: ", "ImageNet, small: ", "ImageNet, large: "
 """What stands before the names of variants that are not about CIFAR-10."""
-
-
-def classifiers(*names: str) -> Callable[[Scale], list[Variant]]:
-    """Return a function that gives variants by their names, or all, at a scale; those it has no runs for are left out.
-
-    Args:
-        *names: Names of the variants; all without them.
-    """
-
-    def choose(scale: Scale) -> list[Variant]:
-        known = {variant.name: variant for variant in VARIANTS[scale]}
-        return [known[name] for name in names or known if name in known]
-
-    return choose
 
 
 def _paper(num_parameters: str, accuracy: str, max_evals: str = "-") -> Mapping[str, str]:
@@ -79,3 +65,8 @@ VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
     ),
 }
 """All image classifiers, by scale."""
+
+
+def classifiers(*names: str) -> Callable[[Scale], list[Variant]]:
+    """Return a function that gives variants by their names, or all, at a scale."""
+    return choose(VARIANTS, *names)

@@ -1,5 +1,6 @@
 """Fields of dataclasses as options: nested ones, classes, every type, help, and the way back from a config."""
 
+import importlib
 import re
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from steadeq import (
 )
 from steadeq.lab import recipes
 from steadeq.lab.cli.arguments import field_docs, parse, parse_with_config, positional
+from steadeq.lab.cli.main import COMMANDS
 from steadeq.lab.cli.train import Arguments
 from steadeq.lab.config import RandomBudget, TrainConfig
 from steadeq.lab.data import Cifar10, Digits
@@ -300,6 +302,14 @@ def test_every_class_that_can_be_chosen_describes_its_fields():
     for choice in choices:
         for option, doc, _ in options_of(choice, "x."):
             assert doc.endswith("."), f"{type(choice).__name__} {option}"
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"reproduce"}))
+def test_every_option_of_every_command_is_described(command):
+    arguments = importlib.import_module(f"steadeq.lab.cli.{command}").Arguments
+    docs = field_docs(arguments)
+    for field in fields(arguments):
+        assert docs[field.name].endswith((".", "...")), field.name
 
 
 def test_help_of_another_class_lists_its_fields(capsys):

@@ -1,4 +1,4 @@
-"""A recipe of one's own: a file outside of the package, with models, data and an optimizer that the package never saw."""
+"""A recipe of one's own: a file outside of the package, with models and data that the package never saw."""
 
 import json
 import shutil
@@ -183,7 +183,8 @@ def nothing():
     return None
 '''
 
-LONG = ("--loop.num-steps", "160", "--log.eval-every", "80", "--log.spectrum-samples", "0")
+LONG = ("--loop.num-steps", "120", "--log.eval-every", "60", "--log.spectrum-samples", "0")
+RECIPE = ("--recipe", "bikes.py:recipe")
 BOTH = pytest.mark.parametrize("function", ["recipe", "plain"])
 
 
@@ -242,9 +243,8 @@ def test_a_recipe_of_a_file_is_trained(function, folder):
 def test_it_resumes_bit_for_bit(function, step, folder, tmp_path, capfd):
     # As if it had been killed after a checkpoint: what came later is not there yet.
     path, recipe = tmp_path / "run", f"bikes.py:{function}"
-    assert (
-        main(["train", recipe, "--out", str(path), "--loop.num-steps", "12", "--log.checkpoint-every", str(step)]) == 0
-    )
+    options = ("--log.checkpoint-every", "3", "--log.keep-checkpoints", "9")
+    assert main(["train", recipe, "--out", str(path), *options]) == 0
     for late in (path / "checkpoints").iterdir():
         if late.name != f"step-{step:08}":
             shutil.rmtree(late)
@@ -254,23 +254,21 @@ def test_it_resumes_bit_for_bit(function, step, folder, tmp_path, capfd):
     assert_same(metrics_of(path), metrics_of(folder / f"bikes-{function}"))
 
 
-def test_processes_of_their_own_kill_resume_and_evaluate(project, tmp_path, monkeypatch):
+def test_a_killed_process_resumes_bit_for_bit_and_a_fresh_one_evaluates_it(project, tmp_path, monkeypatch):
     path = tmp_path / "killed"
     process = start("train", "bikes.py:recipe", "--out", str(path), *LONG, cwd=project)
     signal_at_step(process, path, 9, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    for command in (("train", "bikes.py:recipe", "--resume", "--out", str(path)), ("evaluate", str(path), *RECIPE)):
-        process = start(*command, cwd=project)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
-        assert errors == ""
     monkeypatch.chdir(project)
-    assert main(["train", "bikes.py:recipe", "--out", str(tmp_path / "whole"), *LONG]) == 0
+    for arguments in (("--resume", "--out", str(path)), ("--out", str(tmp_path / "whole"), *LONG)):
+        assert main(["train", "bikes.py:recipe", *arguments]) == 0
     assert_same(final_state(path), final_state(tmp_path / "whole"))
-    assert RunRecord.read(path, "bikes.py:recipe").evaluation.row(6) is not None
-
-
-RECIPE = ("--recipe", "bikes.py:recipe")
+    process = start("evaluate", str(path), *RECIPE, "--budgets", "2", "6", cwd=project)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    assert "evaluation.json" in output
+    assert len(RunRecord.read(path, "bikes.py:recipe").evaluation.rows) == 2
 
 
 def test_its_fields_and_classes_are_options_with_help(folder, tmp_path, capfd):

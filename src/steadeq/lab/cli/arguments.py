@@ -1,7 +1,7 @@
 """Arguments of commands: the fields of dataclasses as options, with one sentence for what is wrong with them.
 
-A field `max_evals` is the option `--max-evals`, one of a dataclass in a field is `--solver.max-evals`, and where a field
-may hold objects of several classes, the option of the field itself chooses one: `--solver Broyden`.
+A field `max_evals` is the option `--max-evals`, one of a dataclass in a field is `--solver.max-evals`, and where a
+field may hold objects of several classes, the option of the field itself chooses one: `--solver Broyden`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import textwrap
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 from ..._internal.validation import suggestion
@@ -293,7 +294,7 @@ def field_docs(kind: type) -> dict[str, str]:
         except (OSError, TypeError, SyntaxError):
             continue  # a class without source, as from a notebook
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for statement, after in zip(body, body[1:], strict=False):
+        for statement, after in pairwise(body):
             is_field = isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
             if is_field and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 docs[statement.target.id] = " ".join(str(after.value.value).split())  # pyright: ignore

@@ -25,12 +25,7 @@ class Bars:
 
 
 def bars_figure(labels: Sequence[str], panels: Sequence[Bars]) -> Figure:
-    """Show a panel of bars for each measure, with one bar for each model.
-
-    Args:
-        labels: Names of the models.
-        panels: The measures, from left to right.
-    """
+    """Show a panel for each measure, from left to right, with a bar for each model."""
     rows = range(len(labels))
     with styled():
         figure = Figure(figsize=(WIDTH * len(panels) * 0.62 + 0.9, 0.9 + 0.42 * len(labels)))

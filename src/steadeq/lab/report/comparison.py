@@ -38,48 +38,28 @@ class Cell:
     """Whether no other group of the same data has a better number."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A group of runs, and a cell for each column."""
-
-    group: RunGroup
-    cells: list[Cell]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """The titles of the columns, and a row for each group."""
-
-    columns: list[str]
-    rows: list[Row]
-
-
-def compare_groups(groups: Sequence[RunGroup], split: Split) -> Comparison:
-    """Return the numbers of each group; columns that would say nothing are left out."""
-    columns: dict[str, list[Cell | None]] = {}
+def compare_groups(groups: Sequence[RunGroup], split: Split) -> dict[str, list[Cell]]:
+    """Return a cell for each group by the title of the column; columns that would say nothing are left out."""
+    table: dict[str, list[Cell]] = {}
     for metric in dict.fromkeys(group.first.metric for group in groups):
         form = partial(notation.score, metric=metric)
-        columns[_score_title(metric, split)] = [
-            _cell(group, "score", split, form, is_best=_is_best(group, groups, split))
-            if group.first.metric == metric
-            else None
-            for group in groups
+        is_own = [group.first.metric == metric for group in groups]
+        cells = [
+            _cell(group, "score", split, form, is_best=_is_best(group, groups, split)) if own else None
+            for group, own in zip(groups, is_own, strict=True)
         ]
+        if any(cells):
+            table[f"{metric} ({split})"] = [
+                cell or Cell(text="not evaluated yet" if own else notation.MISSING)
+                for cell, own in zip(cells, is_own, strict=True)
+            ]
     for title, name, form in _COLUMNS:
-        columns[title] = [_cell(group, name, split, form) for group in groups]
+        cells = [_cell(group, name, split, form) for group in groups]
+        if any(cells):
+            table[title] = [cell or Cell(text=notation.MISSING) for cell in cells]
     if not any(run.num_skipped for group in groups for run in group.runs):
-        del columns["skipped steps"]
-    shown = {title: cells for title, cells in columns.items() if any(cells)}
-    rows = []
-    for index, group in enumerate(groups):
-        own = _score_title(group.first.metric, split)
-        missing = {title: Cell(text="not evaluated yet" if title == own else notation.MISSING) for title in shown}
-        rows.append(Row(group=group, cells=[cells[index] or missing[title] for title, cells in shown.items()]))
-    return Comparison(columns=list(shown), rows=rows)
-
-
-def _score_title(metric: str, split: Split) -> str:
-    return f"{metric} ({split})"
+        del table["skipped steps"]
+    return table
 
 
 def _cell(

@@ -73,20 +73,23 @@ def residual_by_jacobian_figure(groups: Sequence[RunGroup]) -> Figure | None:
     """Show the residual of solves on validation data against the squared Jacobian norm, one point an evaluation."""
     with styled():
         figure, axes = new_axes("‖J‖² / d", "residual on validation data")
-        handles, labels = [], []
+        handles = {}
         for index, group in enumerate(groups):
             lines = [line for run in group.runs for line in run.validations]
             pairs = [(line.jacobian_norm, line.forward_residual) for line in lines]
             known = np.array([pair for pair in pairs if None not in pair], dtype=np.float64)
             if len(known):
-                style = {"linestyle": "none", "marker": _MARKERS[index % len(_MARKERS)], "markersize": 4.5}
-                handles += axes.plot(*known.T, color=look(index)["color"], alpha=0.8, **style)
-                labels.append(group.label)
+                style = look(index) | {
+                    "linestyle": "none",
+                    "marker": _MARKERS[index % len(_MARKERS)],
+                    "markersize": 4.5,
+                }
+                (handles[group.label],) = axes.plot(*known.T, alpha=0.8, **style)
         if not handles:
             return None
         use_log_scale(axes, "x")
         use_log_scale(axes, "y")
-        add_legend(figure, handles, labels)
+        add_legend(figure, handles)
     return figure
 
 
@@ -119,7 +122,7 @@ def score_by_time_figure(groups: Sequence[RunGroup]) -> Figure | None:
         if not handles:
             return None
         axes.set_xlim(left=0)
-        add_legend(figure, list(handles.values()), list(handles))
+        add_legend(figure, handles)
     return _format_scores(figure, groups)
 
 
@@ -216,19 +219,19 @@ def _plot(
         return None
     with styled():
         figure, axes = new_axes(xlabel, ylabel)
-        handles, labels = [], []
+        handles = {}
         for index, (group, band) in enumerate(zip(groups, bands, strict=True)):
             if not len(band):
                 continue
-            handles += axes.plot(band.x, band.mean, marker=marker or _marker(band.x), markersize=3.5, **look(index))
-            labels.append(group.label)
+            style = look(index) | {"marker": marker or _marker(band.x), "markersize": 3.5}
+            (handles[group.label],) = axes.plot(band.x, band.mean, **style)
             if band.has_spread:
                 axes.fill_between(band.x, band.low, band.high, color=look(index)["color"], alpha=0.18, linewidth=0)
         if log:
             use_log_scale(axes)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(FuncFormatter(_step_label))
-        add_legend(figure, handles, labels)
+        add_legend(figure, handles)
     return figure
 
 

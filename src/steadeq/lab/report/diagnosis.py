@@ -27,15 +27,14 @@ def residual_curve_figure(diagnosis: Diagnosis) -> Figure | None:
     top = np.where(np.isfinite(high[kept]), high[kept], mean)
     with styled():
         figure, axes = new_axes("evaluations", "relative residual")
-        handles: list[Any] = axes.plot(evals, mean, color=BLUE, marker="o" if len(mean) == 1 else None)
-        handles.append(axes.fill_between(evals, floor, top, color=BLUE, alpha=0.2, linewidth=0))
-        labels = ["mean", "10% to 90%"]
+        (line,) = axes.plot(evals, mean, color=BLUE, marker="o" if len(mean) == 1 else None)
+        area = axes.fill_between(evals, floor, top, color=BLUE, alpha=0.2, linewidth=0)
+        handles: dict[str, Any] = {"mean": line, "10% to 90%": area}
         if diagnosis.tol > 0:
-            handles.append(axes.axhline(diagnosis.tol, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2))))
-            labels.append("tolerance")
+            handles["tolerance"] = axes.axhline(diagnosis.tol, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)))
         use_log_scale(axes)
         axes.set_xlim(left=0)
-        add_legend(figure, handles, labels)
+        add_legend(figure, handles)
     return figure
 
 
@@ -64,21 +63,19 @@ def spectral_radius_figure(diagnosis: Diagnosis) -> Figure | None:
     with styled():
         figure, axes = new_axes("sample, in order of ρ(J)", "spectral radius ρ(J)")
         axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
-        handles: list[Any] = []
-        labels = []
+        handles: dict[str, Any] = {}
         mark: dict[str, Any] = {"color": BLUE, "markersize": 4.5}
         if known.any():
-            handles.append(axes.errorbar(rank[known], values[known], yerr=errors[known], fmt="o", elinewidth=1, **mark))
-            labels.append("Arnoldi, with its error")
+            bars = axes.errorbar(rank[known], values[known], yerr=errors[known], fmt="o", elinewidth=1, **mark)
+            handles["Arnoldi, with its error"] = bars
         if not known.all():
-            handles += axes.plot(rank[~known], values[~known], "o", fillstyle="none", **mark)
-            labels.append("Arnoldi, error unknown")
-        handles += axes.plot(rank, rayleigh, "D", color=PALETTE[1], markersize=4, fillstyle="none")
-        labels.append("Rayleigh")
+            (hollow,) = axes.plot(rank[~known], values[~known], "o", fillstyle="none", **mark)
+            handles["Arnoldi, error unknown"] = hollow
+        (handles["Rayleigh"],) = axes.plot(rank, rayleigh, "D", color=PALETTE[1], markersize=4, fillstyle="none")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, 0.9), max(high, 1.1))
-        add_legend(figure, handles, labels)
+        add_legend(figure, handles)
     return figure
 
 

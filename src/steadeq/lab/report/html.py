@@ -69,6 +69,7 @@ def render_report(runs: Sequence[RunRecord], *, title: str = _TITLE, sections: S
         subtitle=f"{plural(len(runs), 'run')} of {plural(len(groups), 'config')} on {data_names}",
         headlines=headlines(groups, split),
         notices=[_notices(run, problems.get(run.path)) for run in runs],
+        groups=groups,
         comparison=compare_groups(groups, split),
         split=split,
         max_points=MAX_POINTS,

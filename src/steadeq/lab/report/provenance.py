@@ -9,8 +9,8 @@ from .. import recipes
 from ..errors import InputError
 from ..runs import RunRecord, Session
 from ..serialization import command_line, flatten
-from . import notation
 from .groups import differing_fields
+from .notation import MISSING, setting
 
 _ENVIRONMENT = ("steadeq", "torch", "python", "system", "processors", "threads", "device", "processes")
 
@@ -35,19 +35,16 @@ def rerun_command(run: RunRecord) -> list[str]:
 def difference_table(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[str]]]:
     """Return the fields in which configs differ, and their values for each run."""
     names = differing_fields(runs)
-    rows = []
-    for config in (flatten(run.config) for run in runs):
-        rows.append([notation.setting(config[name]) if name in config else notation.MISSING for name in names])
-    return names, rows
+    configs = [flatten(run.config) for run in runs]
+    return names, [[setting(config[name]) if name in config else MISSING for name in names] for config in configs]
 
 
 def environment_table(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[str]]]:
     """Return what is known of the machines, of each run's latest session, and how many sessions it had."""
-    sessions = [session for run in runs for session in run.sessions]
-    columns = [name for name in _ENVIRONMENT if any(getattr(session, name) is not None for session in sessions)]
+    latest = [run.sessions[-1] if run.sessions else Session() for run in runs]
+    names = [name for name in _ENVIRONMENT if any(getattr(session, name) is not None for session in latest)]
     rows = []
-    for run in runs:
-        latest = run.sessions[-1] if run.sessions else Session()
-        known = (getattr(latest, name) for name in columns)
-        rows.append([*(notation.MISSING if value is None else str(value) for value in known), str(len(run.sessions))])
-    return [*columns, "sessions"], rows
+    for run, session in zip(runs, latest, strict=True):
+        known = [getattr(session, name) for name in names]
+        rows.append([*(MISSING if value is None else str(value) for value in known), str(len(run.sessions))])
+    return [*names, "sessions"], rows

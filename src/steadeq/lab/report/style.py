@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -55,7 +55,6 @@ _SETTINGS = {
     "lines.solid_capstyle": "round",
     # Text stays text: it takes the page's font, and the file is a third of what outlines would make it.
     "svg.fonttype": "none",
-    "svg.hashsalt": "steadeq",
     "text.color": INK,
     # Names of runs may hold dollar signs.
     "text.parse_math": False,
@@ -134,13 +133,13 @@ def fit(label: str, max_length: int = 46) -> str:
     return f"{label[:half]}…{label[-half:]}"
 
 
-def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Put a legend above the axes, where it covers nothing; long labels get a line each."""
-    labels = [fit(label) for label in labels]
+def add_legend(figure: Figure, handles: Mapping[str, Any]) -> None:
+    """Put a legend of artists by their labels above the axes, where it covers nothing; long labels get a line each."""
+    labels = [fit(label) for label in handles]
     # In points, a letter takes about 5.6 and the sample of the line with its gaps 42.
     column = 5.6 * max(len(label) for label in labels) + 42
-    columns = max(1, min(int(72 * WIDTH / column), len(handles)))
-    figure.legend(handles, labels, loc="outside upper left", ncols=columns)
+    columns = max(1, min(int(72 * WIDTH / column), len(labels)))
+    figure.legend(list(handles.values()), labels, loc="outside upper left", ncols=columns)
 
 
 def save_png(figure: Figure, path: Path, *, dpi: int = 200) -> None:
