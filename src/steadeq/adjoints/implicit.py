@@ -35,7 +35,6 @@ class Implicit(AbstractLinearAdjoint):
     is_exact = True
 
     def __post_init__(self) -> None:
-        """Check the solver."""
         if not isinstance(self.solver, AbstractLinearSolver):
             raise TypeError(f"solver is {self.solver!r}; it must be a steadeq solver, such as GMRES() or Anderson().")
 

@@ -39,7 +39,6 @@ class Phantom(AbstractLinearAdjoint):
     """Length of each step, in (0, 1]."""
 
     def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
         check_count("num_steps", self.num_steps)
         check_step_length("damping", self.damping)
 

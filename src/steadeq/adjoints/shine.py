@@ -28,7 +28,6 @@ class Shine(AbstractLinearAdjoint):
     keeps_rows = True
 
     def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
         if not self.max_stretch > 0:
             raise ValueError(f"max_stretch is {self.max_stretch!r}; it must be > 0.")
 

@@ -45,7 +45,6 @@ class AbstractRegularizer(ABC):
     _state: State = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check_not_negative("weight", self.weight)
         check_probability("probability", self.probability)
         schedule: Any = self.schedule
@@ -177,7 +176,6 @@ class JacobianRegularizer(AbstractRegularizer):
     """Distribution of the probes; gaussian is the paper's."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         check_count("num_probes", self.num_probes)
         check_choice("probe", self.probe, get_args(Probe))

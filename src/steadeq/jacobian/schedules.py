@@ -86,7 +86,6 @@ class Linear(AbstractSchedule):
     """Step at which the ramp begins."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check_not_negative("end", self.end)
         check_count("begin", self.begin, minimum=0)
         if self.num_steps is not None:
@@ -127,7 +126,6 @@ class Increments(AbstractSchedule):
     """The weight goes no higher."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check_count("every", self.every)
         check_count("begin", self.begin, minimum=0)
         if not math.isfinite(self.increment):
@@ -161,7 +159,6 @@ class StopAfter(AbstractSchedule):
     """What holds before it."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         if (self.step is None) == (self.epoch is None):
             raise ValueError(f"step is {self.step} and epoch is {self.epoch}; one of them must be given.")
         check_count("step" if self.epoch is None else "epoch", self._end, minimum=0)
@@ -224,7 +221,6 @@ class ClosedLoop(AbstractSchedule):
     """Guard: the penalty term may be at most this multiple of the task loss, if `task_loss` is given in the call."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         for name in ("target", "rate", "gain", "minimum", "max_share"):
             check_positive(name, getattr(self, name))
         if not self.maximum >= self.minimum:

@@ -34,7 +34,6 @@ class RandomBudget:
     """On which steps it is drawn: on all, or on those with a penalty."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         if self.low > self.high:
             raise ValueError(f"low is {self.low}; it must be at most high ({self.high}).")
 
@@ -62,7 +61,6 @@ class WarmupConfig:
     """gamma during this phase, held constant; all else about the regularizer is that of the other phase."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check_count("num_steps", self.num_steps, minimum=0)
         check_count("depth", self.depth)
         check_not_negative("regularizer_weight", self.regularizer_weight)
@@ -94,7 +92,6 @@ class LoopConfig:
     """Device to train on: auto, cpu, cuda, cuda:1 ..."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         for name in ("num_epochs", "batch_size", "accumulate", "max_bad_steps"):
             check_count(name, getattr(self, name))
         if self.num_steps is not None:
@@ -124,7 +121,6 @@ class LogConfig:
     """Write TensorBoard events too (needs the extra `tensorboard`)."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         for name in ("every", "eval_batch_size", "spectrum_products", "keep_checkpoints"):
             check_count(name, getattr(self, name))
         for name in ("eval_every", "spectrum_samples", "checkpoint_every"):

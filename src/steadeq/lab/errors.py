@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class InputError(ValueError):
-    """What was asked for does not exist or makes no sense; nothing was written. Commands exit with 2."""
+    """What was asked for does not exist or makes no sense; nothing was written. Commands exit with 2.
+
+    Whatever reads files, data or configs in the lab may raise it, which docstrings there do not repeat.
+    """
 
 
 class RunError(RuntimeError):

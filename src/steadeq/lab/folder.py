@@ -35,11 +35,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: TrainConfig) -> RunFolder:
-        """Make the folder of a new run.
-
-        Raises:
-            InputError: There is something already, or the folder cannot be written.
-        """
+        """Make the folder of a new run."""
         folder = cls(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             hint = "add --resume to continue it, or " if folder.exists() else ""
@@ -55,11 +51,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Return the folder of a run that exists.
-
-        Raises:
-            InputError: There is none.
-        """
+        """Return the folder of a run that exists."""
         folder = cls(path)
         if not folder.exists():
             what = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "does not exist"
@@ -75,9 +67,6 @@ class RunFolder:
 
         Args:
             recipe: The recipe of the run, if its classes are not part of this package; see `config_from_json`.
-
-        Raises:
-            InputError: It is damaged, or needs the recipe.
         """
         return read_config(self.path, recipe=recipe)
 
@@ -108,11 +97,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training in the same folder; the lock dies with the process.
-
-        Raises:
-            InputError: One does already.
-        """
+        """Keep other processes from training in the same folder; the lock dies with the process."""
         try:
             file = (self.path / ".lock").open("w")
         except OSError as error:

@@ -47,11 +47,7 @@ def load_model(
 def load_trained(
     path: Path, *, step: int | None = None, device: torch.device | str = "cpu", recipe: str | None = None
 ) -> TrainedModel:
-    """Return the model of a run with its config and its step; see `load_model`.
-
-    Raises:
-        InputError: There is no such run, it has no checkpoint, or it needs the recipe.
-    """
+    """Return the model of a run with its config and its step; see `load_model`."""
     folder = RunFolder.open(path)
     config = folder.config(recipe=recipe)
     checkpoints = folder.checkpoints()
@@ -64,11 +60,7 @@ def load_trained(
 
 
 def build_model(config: TrainConfig) -> nn.Module:
-    """Return the freshly initialized model of a run, with the solver and the adjoint of the run.
-
-    Raises:
-        InputError: Its sizes do not fit together.
-    """
+    """Return the freshly initialized model of a run, with the solver and the adjoint of the run."""
     torch.manual_seed(derive_seed(config.loop.seed, "initialization"))
     try:
         model = config.model.build()
@@ -85,11 +77,7 @@ def build_model(config: TrainConfig) -> nn.Module:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Copy weights into a model.
-
-    Raises:
-        InputError: They belong to another model.
-    """
+    """Copy weights into a model."""
     own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     for name in sorted({*own, *given}):

@@ -32,7 +32,6 @@ class AbstractOptimizer(ABC):
     """Gradients with a larger norm are scaled down to it."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check_positive("learning_rate", self.learning_rate)
         check_count("warmup_steps", self.warmup_steps, minimum=0)
         check_not_negative("min_learning_rate", self.min_learning_rate)
@@ -70,13 +69,11 @@ class Adam(AbstractOptimizer):
     """Decay rates of the running means of the gradient and of its square."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas is {self.betas}; both must be in [0, 1).")
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimizer."""
         return torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas)
 
 
@@ -85,7 +82,6 @@ class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimizer."""
         return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas)
 
 
@@ -99,7 +95,6 @@ class SGD(AbstractOptimizer):
     """Whether to use Nesterov's momentum, which looks ahead."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum is {self.momentum}; it must be in [0, 1).")
@@ -107,7 +102,6 @@ class SGD(AbstractOptimizer):
             raise ValueError("nesterov is True; it needs some momentum.")
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimizer."""
         return torch.optim.SGD(
             parameters,
             lr=self.learning_rate,

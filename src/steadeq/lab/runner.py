@@ -57,9 +57,6 @@ def complete_run(config: TrainConfig, path: Path, *, process: Process, display: 
         path: The run's folder.
         process: This process.
         display: Where progress is shown.
-
-    Raises:
-        InputError: The folder holds a run of another config.
     """
     folder = RunFolder(path)
     if folder.exists():

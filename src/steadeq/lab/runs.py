@@ -146,11 +146,7 @@ def sessions_to_json(sessions: Sequence[Session]) -> str:
 
 
 def sessions_from_json(text: str) -> tuple[Session, ...]:
-    """Return the sessions of environment.json; entries of another kind are left out.
-
-    Raises:
-        ValueError: The text is no list in JSON.
-    """
+    """Return the sessions of environment.json without entries of another kind; what is no list is a ValueError."""
     entries = _convert(json.loads(text), tuple[Session | None, ...])
     return tuple(entry for entry in entries if entry is not None)
 
@@ -457,9 +453,6 @@ def read_config(path: Path, *, recipe: str | None = None) -> TrainConfig:
     Args:
         path: The run's folder.
         recipe: The recipe of the run, if its classes are not part of this package; see `config_from_json`.
-
-    Raises:
-        InputError: It is not a run's folder, or its config is damaged or needs the recipe.
     """
     file = path / "config.json"
     if not file.is_file():

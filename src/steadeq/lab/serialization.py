@@ -43,9 +43,6 @@ def config_from_json(text: str, *, recipe: str | None = None) -> TrainConfig:
         text: The text.
         recipe: The recipe that the run was made from, as `path/to/file.py:function`, if its classes are not part of
             this package. The file is executed: name only files that you trust.
-
-    Raises:
-        InputError: The text is damaged, or names classes of a recipe that was not named here.
     """
     if recipe is not None:
         load_recipe(recipe)
@@ -81,9 +78,6 @@ def from_dict(content: Any, kind: type[T] = TrainConfig, where: str = "", *, rec
         kind: Class of the result, or a base of it.
         where: Name of the section, for messages.
         recipe: The recipe that the user has named, whose classes may be used.
-
-    Raises:
-        InputError: A field is missing, unknown or of the wrong type, by name.
     """
     if not isinstance(content, dict):
         raise InputError(f"{where or 'the config'} is {content!r}; it must be an object.")
@@ -102,11 +96,7 @@ def from_dict(content: Any, kind: type[T] = TrainConfig, where: str = "", *, rec
 
 
 def convert(value: Any, hint: Any, where: str, *, recipe: str | None = None) -> Any:
-    """Return a value of JSON as what a type hint asks for.
-
-    Raises:
-        InputError: It does not fit.
-    """
+    """Return a value of JSON as what a type hint asks for."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
@@ -134,12 +124,7 @@ def convert(value: Any, hint: Any, where: str, *, recipe: str | None = None) -> 
 
 
 def build(kind: type[T], values: dict[str, Any], where: str) -> T:
-    """Return an object of a dataclass.
-
-    Raises:
-        InputError: A field is missing, or has a value that the class refuses; in the words of the class, with the name
-            of the section before that of the field.
-    """
+    """Return an object of a dataclass."""
     for field in _fields(kind):
         if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
             raise InputError(f"{_join(where, field.name)} is missing.")
@@ -172,11 +157,7 @@ def class_name(kind: type) -> str:
 
 
 def _find_class(name: Any, base: type[T], where: str, recipe: str | None) -> type[T]:
-    """Return a class by its stored name, among what is loaded.
-
-    Raises:
-        InputError: There is none, or it is not what belongs here.
-    """
+    """Return a class by its stored name, among what is loaded."""
     module_name, _, qualname = str(name).partition(":")
     is_ours = module_name.split(".")[0] == _PACKAGE
     if not is_ours and recipe is None:
@@ -317,11 +298,7 @@ def _option_words(name: str, value: Any) -> list[str]:
 
 
 def from_words(words: Sequence[str], hint: Any, where: str) -> Any:
-    """Return what the words after an option stand for.
-
-    Raises:
-        InputError: They do not fit the type.
-    """
+    """Return what the words after an option stand for."""
     try:
         return _from_words(list(words), hint)
     except ValueError:

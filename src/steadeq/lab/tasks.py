@@ -67,16 +67,13 @@ class Regression(AbstractTask):
     higher_is_better = False
 
     def check(self, output: Tensor, target: Tensor) -> None:
-        """Check that the shapes agree."""
         if output.shape != target.shape:
             raise ValueError(f"the output is {tuple(output.shape)}, the target {tuple(target.shape)}.")
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the squared errors."""
         return (output - target).square().flatten(1).mean(dim=1)
 
     def scores(self, output: Tensor, target: Tensor, losses: Tensor) -> Tensor:
-        """Return the squared errors."""
         return losses
 
 
@@ -88,16 +85,13 @@ class Classification(AbstractTask):
     higher_is_better = True
 
     def check(self, output: Tensor, target: Tensor) -> None:
-        """Check that there are logits for every class."""
         if output.shape[1] <= int(target.max()):
             raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(target.max())}.")
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the cross entropies."""
         return F.cross_entropy(output.float(), target, reduction="none")
 
     def scores(self, output: Tensor, target: Tensor, losses: Tensor) -> Tensor:
-        """Return 1 where the largest logit is the right class, else 0."""
         return (output.argmax(dim=1) == target).float()
 
 
@@ -109,7 +103,6 @@ class Segmentation(AbstractTask):
     higher_is_better = True
 
     def check(self, output: Tensor, target: Tensor) -> None:
-        """Check that there are logits for every class and every pixel."""
         if (output.shape[0], *output.shape[2:]) != tuple(target.shape):
             raise ValueError(f"the output is {tuple(output.shape)}, the target {tuple(target.shape)}.")
         labels = target[target != IGNORED]
@@ -117,12 +110,10 @@ class Segmentation(AbstractTask):
             raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(labels.max())}.")
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the means of the cross entropies of the pixels that count."""
         losses = F.cross_entropy(output.float(), target, reduction="none", ignore_index=IGNORED)
         return losses.flatten(1).sum(dim=1) / (target != IGNORED).flatten(1).sum(dim=1).clamp(min=1)
 
     def scores(self, output: Tensor, target: Tensor, losses: Tensor) -> Tensor:
-        """Return the sizes of the intersections, and then those of the unions, of each class."""
         num_classes = output.shape[1]
         counts = target != IGNORED
         truth, found = (
@@ -130,10 +121,10 @@ class Segmentation(AbstractTask):
             for labels in (target, output.argmax(dim=1))
         )
         both = (truth * found).sum(dim=1)
+        # The sizes of the intersections of all classes, and then those of the unions.
         return torch.cat([both, truth.sum(dim=1) + found.sum(dim=1) - both], dim=1).double()
 
     def summarize(self, scores: Sequence[float]) -> float:
-        """Return the mean over the classes that occur in the targets or the output."""
         half = len(scores) // 2
         known = [both / either for both, either in zip(scores[:half], scores[half:], strict=True) if either > 0]
         return sum(known) / len(known) if known else math.nan
@@ -148,23 +139,18 @@ class LanguageModeling(AbstractTask):
     unit = "token"
 
     def check(self, output: Predictions, target: Tensor) -> None:
-        """Check that the vocabulary is large enough."""
         vocab_size = output.softmax.embedding.vocab_size
         if vocab_size <= int(target.max()):
             raise ValueError(f"vocab_size is {vocab_size}, but there is a token of number {int(target.max())}.")
 
     def losses(self, output: Predictions, target: Tensor) -> Tensor:
-        """Return the means over the tokens of each sample."""
         return output.losses(target).mean(dim=1)
 
     def scores(self, output: Predictions, target: Tensor, losses: Tensor) -> Tensor:
-        """Return the losses, which are averaged before they become a perplexity."""
         return losses
 
     def summarize(self, scores: Sequence[float]) -> float:
-        """Return the perplexity; infinite where a number cannot hold it."""
         return math.exp(scores[0]) if scores[0] < 700 else math.inf
 
     def num_units(self, target: Tensor) -> int:
-        """Return the number of tokens."""
         return target.shape[1]

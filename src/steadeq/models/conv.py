@@ -75,7 +75,6 @@ class ConvDEQ(AbstractEquilibriumModel):
         """Number of classes."""
 
         def __post_init__(self) -> None:
-            """Check the fields."""
             super().__post_init__()
             for name in ("image_channels", "channels", "hidden", "groups", "stride", "num_classes"):
                 check_count(name, getattr(self, name))

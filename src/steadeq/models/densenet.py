@@ -50,7 +50,6 @@ class DenseNet(nn.Module):
         """Number of classes."""
 
         def __post_init__(self) -> None:
-            """Check the fields."""
             super().__post_init__()
             check_choice("stem", self.stem, get_args(Stem))
             for name in ("growth", "width", "bottleneck", "image_channels", "num_classes"):

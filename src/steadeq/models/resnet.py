@@ -56,7 +56,6 @@ class ResNet(nn.Module):
         """Whether each block starts as its shortcut: the last normalization of its branch is zero at first."""
 
         def __post_init__(self) -> None:
-            """Check the fields."""
             super().__post_init__()
             check_choice("block", self.block, get_args(Block))
             check_choice("stem", self.stem, get_args(Stem))

@@ -63,7 +63,6 @@ class ToyDEQ(AbstractEquilibriumModel):
         """Number of ReLUs; 50 give the 200 parameters of the paper."""
 
         def __post_init__(self) -> None:
-            """Check the fields."""
             super().__post_init__()
             check_count("hidden", self.hidden)
 

@@ -37,7 +37,6 @@ class Anderson(AbstractSolver):
     conditioning: columns that depend on newer ones are left out."""
 
     def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
         super().__post_init__()
         check_count("memory", self.memory)
         check_step_length("mixing", self.mixing)

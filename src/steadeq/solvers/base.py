@@ -59,7 +59,6 @@ class AbstractLinearSolver(ABC):
     """Relative residual at which a sample is finished; 0 spends the whole budget."""
 
     def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
         check_count("max_evals", self.max_evals)
         if not self.tol >= 0 or math.isinf(self.tol):
             raise ValueError(f"tol is {self.tol!r}; it must be a finite number >= 0.")

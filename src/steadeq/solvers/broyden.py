@@ -35,7 +35,6 @@ class Broyden(AbstractSolver):
     window needs far more evaluations."""
 
     def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
         super().__post_init__()
         if self.memory is not None:
             check_count("memory", self.memory)

@@ -39,7 +39,6 @@ class GMRES(AbstractLinearSolver):
     budget, so that it never is."""
 
     def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
         super().__post_init__()
         if self.memory is not None:
             check_count("memory", self.memory)

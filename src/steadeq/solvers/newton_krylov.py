@@ -36,7 +36,6 @@ class NewtonKrylov(AbstractSolver):
     elements as many as they have, so that every linear system can be solved."""
 
     def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
         super().__post_init__()
         if self.memory is not None:
             check_count("memory", self.memory)

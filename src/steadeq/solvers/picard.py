@@ -28,7 +28,6 @@ class Picard(AbstractSolver):
     """Length of the step, in (0, 1]; 1 replaces z by f(z)."""
 
     def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
         super().__post_init__()
         check_step_length("damping", self.damping)
 

@@ -39,9 +39,6 @@ def parse(kind: type[T], arguments: Sequence[str], *, command: str, summary: str
         arguments: What follows the command.
         command: Name of the command, for the help.
         summary: What the command does.
-
-    Raises:
-        InputError: Some argument is unknown, missing or of the wrong type.
     """
     return _Parser([_Node.of_class(kind)], command=command, summary=summary).parse(arguments)[0]
 
@@ -55,9 +52,6 @@ def parse_with_config(kind: type[T], arguments: Sequence[str], *, config: C, com
         config: What holds where nothing is overridden.
         command: Name of the command, for the help.
         summary: What the command does.
-
-    Raises:
-        InputError: Some argument is unknown, missing or of the wrong type.
     """
     nodes = [_Node.of_class(kind), _Node.of_object(config)]
     parsed, changed = _Parser(nodes, command=command, summary=summary).parse(arguments)

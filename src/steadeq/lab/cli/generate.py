@@ -67,7 +67,6 @@ class Arguments:
     """Device to compute on: auto, cpu, cuda ..."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         for name, least in (("num_tokens", 1), ("max_evals", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < least:

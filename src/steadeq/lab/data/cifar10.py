@@ -58,7 +58,6 @@ class Cifar10(AbstractDataConfig):
     """Whether training images are shifted by up to 4 pixels and mirrored at random."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check_count("num_train", self.num_train)
         check_count("num_validation", self.num_validation)
         if self.num_train + self.num_validation > NUM_TRAINING:

@@ -65,7 +65,6 @@ class Cityscapes(AbstractDataConfig):
     """Processes that decode images; 0 decodes in the main process."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check_count("num_validation", self.num_validation)
         check_count("num_workers", self.num_workers, minimum=0)
         self._transform()

@@ -42,7 +42,6 @@ class ImageNet(AbstractDataConfig):
     """Whether a damaged image is an error or replaced by another one of its class."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check_count("num_validation", self.num_validation)
         check_count("num_workers", self.num_workers, minimum=0)
         check_choice("interpolation", self.interpolation, get_args(Interpolation))

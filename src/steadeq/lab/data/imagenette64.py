@@ -39,7 +39,6 @@ class Imagenette64(AbstractDataConfig):
     """Whether training images are shifted by up to 8 pixels and mirrored at random."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         if self.num_train is not None:
             check_count("num_train", self.num_train)
         check_count("num_validation", self.num_validation)

@@ -48,7 +48,6 @@ class ImageTransform:
     """Whether half of the images are mirrored, if crops are random."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         if not 1 <= self.size <= self.resize:
             raise ValueError(f"size ({self.size}) must be at least 1 and at most resize ({self.resize}).")
         if not 0 < self.scale[0] <= self.scale[1] <= 1 or not 0 < self.ratio[0] <= self.ratio[1]:

@@ -40,7 +40,6 @@ class SegmentationTransform:
     """Height and width to which images and labels are resized for evaluation; None leaves them whole."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         if min(self.crop) < 1 or (self.evaluation_size is not None and min(self.evaluation_size) < 1):
             raise ValueError(f"crop {self.crop} and evaluation_size {self.evaluation_size} must be positive.")
         if not 0 < self.scale[0] <= self.scale[1]:

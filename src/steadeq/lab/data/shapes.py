@@ -48,7 +48,6 @@ class Shapes(AbstractDataConfig):
     """Seed of the images; images to train on, to validate and to test on always differ."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         for name in ("num_train", "num_validation", "num_test"):
             check_count(name, getattr(self, name))
         check_count("size", self.size, minimum=8)

@@ -60,7 +60,6 @@ class Synthetic(AbstractDataConfig):
     """Seed of inputs and noise."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check_choice("variant", self.variant, get_args(Variant))
         check_not_negative("noise", self.noise)
         check_positive("radius", self.radius)

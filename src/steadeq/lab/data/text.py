@@ -87,7 +87,6 @@ class AbstractTextConfig(AbstractDataConfig):
     """Tokens of the test text to use, from the first on; all if not given."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check_count("length", self.length)
         for name in ("max_train", "max_validation", "max_test"):
             if getattr(self, name) is not None:

@@ -17,8 +17,6 @@ from .style import GRAY, add_legend, fit, look, new_axes, styled, use_log_scale
 
 Direction = Literal["forward", "backward"]
 
-_MARKERS = "os^Dv"
-
 
 def residual_figure(groups: Sequence[RunGroup], direction: Direction = "forward") -> Figure | None:
     """Show the relative residual at the end of the solves of training."""
@@ -40,18 +38,16 @@ def jacobian_figure(groups: Sequence[RunGroup]) -> Figure | None:
 
 def spectral_radius_figure(groups: Sequence[RunGroup]) -> Figure | None:
     """Show the mean spectral radius at each evaluation with its error as bars, and a line at 1."""
-    bands = _curves(groups, "evaluation", "spectral_radius")
+    bands, errors = (_curves(groups, "evaluation", f"spectral_radius{suffix}") for suffix in ("", "_error"))
     figure = _plot(groups, bands, "spectral radius ρ(J)")
     if figure is None:
         return None
     axes = figure.axes[0]
-    for index, (band, errors) in enumerate(
-        zip(bands, _curves(groups, "evaluation", "spectral_radius_error"), strict=True)
-    ):
-        steps, known, at = np.intersect1d(band.x, errors.x, return_indices=True)
+    for index, (band, error) in enumerate(zip(bands, errors, strict=True)):
+        steps, known, at = np.intersect1d(band.x, error.x, return_indices=True)
         if len(steps):
-            color, bars = look(index)["color"], errors.mean[at]
-            axes.errorbar(steps, band.mean[known], bars, linestyle="none", elinewidth=1, capsize=2, color=color)
+            bars = {"linestyle": "none", "elinewidth": 1, "capsize": 2, "color": look(index)["color"]}
+            axes.errorbar(steps, band.mean[known], error.mean[at], **bars)
     low, high = axes.get_ylim()
     axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
     axes.set_ylim(max(min(low, 0.9), 0), max(high, 1.1))
@@ -64,8 +60,8 @@ def power_method_figure(groups: Sequence[RunGroup]) -> Figure | None:
     if figure is None:
         return None
     for index, band in enumerate(_curves(groups, "evaluation", "spectral_radius_rayleigh")):
-        color = look(index)["color"]
-        figure.axes[0].plot(band.x, band.mean, linestyle="none", marker="x", markersize=5, color=color)
+        crosses = look(index) | {"linestyle": "none", "marker": "x", "markersize": 5}
+        figure.axes[0].plot(band.x, band.mean, **crosses)
     return figure
 
 
@@ -79,12 +75,8 @@ def residual_by_jacobian_figure(groups: Sequence[RunGroup]) -> Figure | None:
             pairs = [(line.jacobian_norm, line.forward_residual) for line in lines]
             known = np.array([pair for pair in pairs if None not in pair], dtype=np.float64)
             if len(known):
-                style = look(index) | {
-                    "linestyle": "none",
-                    "marker": _MARKERS[index % len(_MARKERS)],
-                    "markersize": 4.5,
-                }
-                (handles[group.label],) = axes.plot(*known.T, alpha=0.8, **style)
+                marks = {"linestyle": "none", "marker": "os^Dv"[index % 5], "markersize": 4.5, "alpha": 0.8}
+                (handles[group.label],) = axes.plot(*known.T, **look(index) | marks)
         if not handles:
             return None
         use_log_scale(axes, "x")
@@ -116,9 +108,8 @@ def score_by_time_figure(groups: Sequence[RunGroup]) -> Figure | None:
                 if len(steps) and len(at):
                     # Seeds take different times, so that there is no common axis to average on.
                     seconds = np.interp(at, steps, elapsed)
-                    (handles[group.label],) = axes.plot(
-                        seconds, scores, marker=_marker(seconds), markersize=3, **look(index)
-                    )
+                    style = look(index) | {"marker": _marker(seconds), "markersize": 3}
+                    (handles[group.label],) = axes.plot(seconds, scores, **style)
         if not handles:
             return None
         axes.set_xlim(left=0)

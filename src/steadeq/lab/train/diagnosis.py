@@ -34,9 +34,6 @@ def diagnose_model(
         max_products: Products that each spectral estimate may spend.
         seed: Seed of the probes.
         device: Where the model is.
-
-    Raises:
-        InputError: The model has no equilibrium.
     """
     adapter = ModelAdapter(trained.model)
     if not adapter.has_equilibrium:

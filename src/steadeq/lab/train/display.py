@@ -82,11 +82,9 @@ class PlainDisplay(AbstractDisplay):
         self._clocks: dict[str, _Clock] = {}
 
     def begin(self, title: str, num_steps: int, step: int) -> None:
-        """Start the clock."""
         self._clocks[title] = _Clock(num_steps, step)
 
     def advance(self, title: str, step: int, values: dict[str, float]) -> None:
-        """Print a line when it is time, or at the end."""
         clock = self._clocks[title]
         if clock.is_due(step, _LINE_SECONDS):
             rate = clock.rate(step)
@@ -94,7 +92,6 @@ class PlainDisplay(AbstractDisplay):
             self.say(f"{title}: step {step}/{clock.num_steps}  {rate:.1f} steps/s  {left} left  {describe(values)}")
 
     def say(self, text: str) -> None:
-        """Print."""
         print(text, flush=True)
 
     def close(self) -> None:
@@ -121,24 +118,20 @@ class BarDisplay(AbstractDisplay):
         self._bars: dict[str, tuple[Any, _Clock]] = {}
 
     def begin(self, title: str, num_steps: int, step: int) -> None:
-        """Add a bar."""
         self._progress.start()
         bar = self._progress.add_task(title, total=num_steps, completed=step, rate="", note="")
         self._bars[title] = bar, _Clock(num_steps, step)
 
     def advance(self, title: str, step: int, values: dict[str, float]) -> None:
-        """Move the bar, a few times a second."""
         bar, clock = self._bars[title]
         if clock.is_due(step, _BAR_SECONDS):
             rate = f"{clock.rate(step):.1f} steps/s"
             self._progress.update(bar, completed=step, rate=rate, note=describe(values))
 
     def say(self, text: str) -> None:
-        """Print above the bars."""
         self._console.print(text, highlight=False, markup=False)
 
     def close(self) -> None:
-        """Stop drawing."""
         self._progress.stop()
 
 

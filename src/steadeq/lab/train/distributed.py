@@ -37,9 +37,6 @@ class Process:
 
         Args:
             device: "auto" for a GPU if there is one, or the name of a device.
-
-        Raises:
-            InputError: There is no such device.
         """
         return cls(device=_device(device, 0))
 
@@ -50,9 +47,6 @@ class Process:
 
         Args:
             device: "auto" for a GPU if there is one, or the name of a device.
-
-        Raises:
-            InputError: There is no such device.
         """
         world_size, local_rank = _from_environment("WORLD_SIZE", 1), _from_environment("LOCAL_RANK", 0)
         if world_size > 1 and "RANK" not in os.environ:

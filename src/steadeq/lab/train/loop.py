@@ -113,11 +113,7 @@ class Trainer:
 
     @torch.no_grad()
     def _sanity_check(self) -> None:
-        """Send some samples through all parts of the network, so that what does not fit shows before the run begins.
-
-        Raises:
-            InputError: The network and the data do not go together.
-        """
+        """Send some samples through all parts of the network, so that what does not fit shows before the run begins."""
         self.model.eval()
         try:
             indices = torch.arange(min(32, self.config.loop.batch_size, len(self.splits.train)))

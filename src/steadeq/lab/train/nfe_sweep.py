@@ -29,9 +29,6 @@ def sweep_budgets(
         budgets: Numbers of evaluations; by default from 1 to the budget of the run. An explicit network has a single
             row, of 0.
         split: Which samples.
-
-    Raises:
-        InputError: A budget is not positive, or the data is not there.
     """
     config = trained.config
     for budget in budgets:
@@ -56,11 +53,7 @@ def sweep_budgets(
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
-    """Write evaluation.json and evaluation.csv.
-
-    Raises:
-        InputError: The folder cannot be written.
-    """
+    """Write evaluation.json and evaluation.csv."""
     try:
         write_atomically(folder / "evaluation.json", evaluation.to_json())
         write_atomically(folder / "evaluation.csv", evaluation.to_csv())

@@ -67,7 +67,6 @@ class Profile(NoProfile):
 
     @contextmanager
     def steps(self) -> Iterator[None]:
-        """Time what happens in this context."""
         hooks = []
         for module, section in self._timed:
             hooks.append(module.register_forward_pre_hook(lambda *_, section=section: self._enter(section)))
@@ -84,7 +83,6 @@ class Profile(NoProfile):
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
-        """Count what happens in this context as a section."""
         if not self._stack:
             yield
             return
@@ -95,7 +93,6 @@ class Profile(NoProfile):
             self._leave()
 
     def adjoint(self, adjoint: AbstractAdjoint) -> AbstractAdjoint:
-        """Return the adjoint with its linear solver timed, if it has one."""
         if not isinstance(adjoint, Implicit):
             return adjoint
         solver = adjoint.solver

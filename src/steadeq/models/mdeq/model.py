@@ -60,7 +60,6 @@ class MDEQ(AbstractEquilibriumModel):
         """Whether the last normalization of the cell has parameters."""
 
         def __post_init__(self) -> None:
-            """Check the fields."""
             super().__post_init__()
             for name in ("image_channels", "expansion", "groups"):
                 check_count(name, getattr(self, name))
@@ -178,7 +177,6 @@ class MDEQClassifier(_AbstractMDEQWithHead):
         """Number of classes."""
 
         def __post_init__(self) -> None:
-            """Check the fields."""
             super().__post_init__()
             for name in ("final_channels", "num_classes"):
                 check_count(name, getattr(self, name))
@@ -246,7 +244,6 @@ class MDEQSegmenter(_AbstractMDEQWithHead):
         """Height and width of the last convolution's kernel, an odd number."""
 
         def __post_init__(self) -> None:
-            """Check the fields."""
             super().__post_init__()
             for name in ("num_classes", "kernel_size"):
                 check_count(name, getattr(self, name))

@@ -65,7 +65,6 @@ class MonotoneDEQ(AbstractEquilibriumModel):
         """Margin of monotonicity."""
 
         def __post_init__(self) -> None:
-            """Check the fields."""
             super().__post_init__()
             for name in ("image_channels", "channels", "num_classes", "image_size"):
                 check_count(name, getattr(self, name))

@@ -50,7 +50,6 @@ class TransformerXL(nn.Module):
         """Whether the weights of the layers are normalized."""
 
         def __post_init__(self) -> None:
-            """Check the fields."""
             super().__post_init__()
             check_count("num_layers", self.num_layers)
 
@@ -118,7 +117,6 @@ class TiedTransformer(nn.Module):
         """How often the cell is applied."""
 
         def __post_init__(self) -> None:
-            """Check the fields."""
             super().__post_init__()
             check_count("depth", self.depth)
 

@@ -41,7 +41,6 @@ class Sampling:
     """Tokens that may not come; the other fields are about all others."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         if not (self.temperature >= 0 and math.isfinite(self.temperature)):
             raise ValueError(f"temperature is {self.temperature!r}; it must be a finite number >= 0.")
         if self.top_k is not None:

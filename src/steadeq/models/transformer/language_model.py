@@ -59,7 +59,6 @@ class AbstractTransformerConfig(AbstractModelConfig):
     """Standard deviation of the initial entries of tables, projections and injection."""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         for name in ("vocab_size", "features", "num_heads", "hidden_features"):
             check_count(name, getattr(self, name))
