@@ -17,7 +17,7 @@ class Unrolled(AbstractAdjoint):
     """Ordinary backpropagation through every step of the solver.
 
     Memory grows with the number of evaluations. The reference for the others, and the way to train a weight-tied
-    network of fixed depth (`Picard(max_evals=depth, tol=0)`).
+    network of fixed depth: `Picard(max_evals=depth + 1, tol=0)`, as the last evaluation only tells the residual.
     """
 
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:

@@ -34,6 +34,11 @@ class AbstractSchedule(ABC):
     def is_active(self, initial: float) -> bool:
         """Return whether the weight is positive at some step."""
 
+    @property
+    def observed(self) -> str | None:
+        """Name of what `observe` has to be told for the weight to move, or None for schedules that do not listen."""
+        return None
+
     def start(self, initial: float) -> State:
         """Return what is remembered before the first step."""
         return ()
@@ -177,6 +182,11 @@ class StopAfter(AbstractSchedule):
         """Return whether there is a penalty before the end."""
         return self._end != 0 and self.schedule.is_active(initial)
 
+    @property
+    def observed(self) -> str | None:
+        """What the inner schedule observes."""
+        return self.schedule.observed
+
     def start(self, initial: float) -> State:
         """Return what the inner schedule remembers."""
         return self.schedule.start(initial)
@@ -208,7 +218,7 @@ class ClosedLoop(AbstractSchedule):
     target: float = 1e-2
     """The relative residual at the training budget, or the spectral radius, that is to be held."""
     measure: Literal["residual", "spectral_radius"] = "residual"
-    """Which of the two is measured and held."""
+    """Which of the two is measured and held; the training command measures the radius at evaluations."""
     rate: float = 0.05
     """How fast the base weight moves."""
     gain: float = 4.0
@@ -226,6 +236,11 @@ class ClosedLoop(AbstractSchedule):
         if not self.maximum >= self.minimum:
             raise ValueError(f"maximum is {self.maximum!r}; it must be at least minimum ({self.minimum!r}).")
         check_choice("measure", self.measure, ("residual", "spectral_radius"))
+
+    @property
+    def observed(self) -> str | None:
+        """The measure that is held."""
+        return self.measure
 
     def start(self, initial: float) -> State:
         """Return base weight and gamma before the first measurement."""

@@ -166,6 +166,11 @@ class TrainConfig:
                 "1."
             )
 
+        if self.regularizer.schedule.observed == "spectral_radius" and not self.log.spectrum_samples:
+            raise ValueError(
+                "log.spectrum_samples is 0; the schedule of the regularizer holds a spectral radius, and needs some."
+            )
+
     @property
     def evaluation_solver(self) -> AbstractSolver:
         """The solver that evaluations use."""

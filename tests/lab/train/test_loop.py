@@ -325,6 +325,27 @@ def test_a_closed_loop_records_the_norm_itself_even_where_its_guard_holds_the_pe
     assert guarded.values[0]["jacobian_norm"] == pytest.approx(plain.values[0]["jacobian_norm"], rel=1e-6)
 
 
+def test_a_closed_loop_on_the_spectral_radius_follows_the_evaluations(tmp_path):
+    schedule = {
+        "schedule": ClosedLoop(target=0.3, measure="spectral_radius", gain=0.2),
+        "weight": 0.2,
+        "probability": 1.0,
+    }
+    log = {"eval_every": 4, "spectrum_samples": 4, "spectrum_products": 8}
+    config = tiny_config(regularizer=schedule, log=log)
+    _, recorder = record(config, tmp_path / "run")
+    regularizer = config.regularizer.for_run(num_steps=12, steps_per_epoch=4)
+    radii = [line["spectral_radius"] for line in metrics_of(tmp_path / "run") if line["event"] == "evaluation"]
+    expected = []
+    for radius in radii:
+        expected += 4 * [regularizer.gamma(0)]
+        regularizer.observe(spectral_radius=radius)
+    assert len(set(expected)) == 3
+    assert [values["regularizer_weight"] for values in recorder.values] == expected
+    with pytest.raises(ValueError, match="spectrum_samples is 0"):
+        tiny_config(regularizer=schedule, log={**log, "spectrum_samples": 0})
+
+
 # Budgets
 
 

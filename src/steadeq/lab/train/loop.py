@@ -371,6 +371,7 @@ class Trainer:
                     max_products=config.log.spectrum_products,
                     seed=derive_seed(config.loop.seed, "spectrum", self.step),
                 )
+                self.regularizer.observe(spectral_radius=values["spectral_radius"])
             values |= {"epoch": self.step / self.reader.steps_per_epoch, "seconds": time.perf_counter() - start}
         self.evaluated_at, self.evaluation = self.step, values
         self._write("evaluation", values)
