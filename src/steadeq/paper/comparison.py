@@ -14,9 +14,9 @@ from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
 from ..lab.report import RunGroup, curves, save_png
 from ..lab.runs import RunRecord
-from .result import PaperResult, write_csv
+from .result import HARDWARE, PaperResult, write_csv
 from .tables import Column, variant_table
-from .variant import Measures, Summary, Variant, VariantSummary, duration, evaluate, measure, plan
+from .variant import Measures, Summary, Variant, VariantSummary, evaluate, measure, plan
 
 
 def _score_by_evals(groups: Sequence[RunGroup]) -> Figure | None:
@@ -61,15 +61,17 @@ class Comparison(PaperResult[Summary]):
     """Adds to the summary what follows from several variants, or from one of the runs of each."""
 
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
-        """Return the runs of all variants."""
         return plan(self.variants(scale))
 
     def duration(self, scale: Scale) -> str:
-        """Return how long all runs take."""
-        return duration(self.variants(scale), scale)
+        hardware = HARDWARE[scale]
+        minutes = sum({name: v.minutes for v in self.variants(scale) for name in v.configs()}.values())
+        minutes = 5 * max(round(minutes / hardware.num_jobs / 5), 1)
+        day = 24 * 60
+        text = f"{minutes} min" if minutes < day else "days" if minutes < 14 * day else "weeks"
+        return f"{text} on {hardware.name}" if hardware.name else text
 
     def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
-        """Evaluate what was not evaluated yet, draw, and return the means over seeds."""
         variants = self.variants(scale)
         measured = self._collect(variants, runs, folder)
         found = Summary((variant.name, summarize(variant, measured[variant.name])) for variant in variants)
@@ -81,15 +83,12 @@ class Comparison(PaperResult[Summary]):
         return {name: FIGURES[name](groups) for name in self.figures}
 
     def to_json(self, summary: Summary) -> dict[str, Any]:
-        """Return what is written to summary.json."""
         return {"variants": [row.to_json() for row in summary.values()]}
 
     def from_json(self, content: Mapping[str, Any]) -> Summary:
-        """Return what was read from summary.json."""
         return Summary((row["variant"], VariantSummary.from_json(row)) for row in content["variants"])
 
     def table(self, summary: Summary) -> str:
-        """Return the columns of the page."""
         return variant_table(summary.values(), self.columns, nfe_beside_paper=self.nfe_beside_paper)
 
     def _collect(
@@ -109,7 +108,7 @@ class Comparison(PaperResult[Summary]):
             for name, config in variant.configs().items():
                 found = measure(records[name], evaluated[name].get(variant.max_evals))
                 measured[variant.name].append(found)
-                rows.append({"variant": variant.name, "seed": config.loop.seed, **asdict(found)})
+                rows.append({"variant": variant.name, "seed": config.loop.seed, **found})
         write_csv(folder / "runs.csv", rows)
         by_budget = [
             {"run": name, **{records[name].metric if k == "score" else k: v for k, v in asdict(row).items()}}

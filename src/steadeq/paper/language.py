@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
@@ -44,50 +45,30 @@ _PAPER: Mapping[str, Mapping[str, str]] = {
     PRE_JR: _paper("24.5", "14", "1.6x", "4.8 GB"),
     POST_JR: _paper("24.9", "12", "1.5x", "4.8 GB"),
 }
-
-
-def _variant(
-    name: str,
-    recipe: str,
-    max_evals: int,
-    minutes: float,
-    seeds: tuple[int, ...] = (0,),
-    change: Callable[[TrainConfig], TrainConfig] | None = None,
-) -> Variant:
-    paper = _PAPER.get(name, {})
-    return Variant(
-        name=name, recipe=recipe, max_evals=max_evals, seeds=seeds, change=change, paper=paper, minutes=minutes
-    )
-
-
-VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
+_VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
     "cpu": (
-        _variant(TRANSFORMER_XL, "wikitext2-transformer-xl-cpu", 0, 3, seeds=(0, 1)),
-        _variant(TIED, "wikitext2-tied-transformer-cpu", 0, 8),
-        _variant(PRE, "wikitext2-deq-pre-cpu", 30, 11, seeds=(0, 1)),
-        _variant(POST, "wikitext2-deq-post-cpu", 30, 12, seeds=SEEDS),
-        _variant(STOPPED, "wikitext2-deq-post-cpu", 12, 12, seeds=SEEDS),
-        _variant(SMALL_BUDGET, "wikitext2-deq-post-small-budget-cpu", 12, 8),
-        _variant(PRE_JR, "wikitext2-deq-pre-jr-cpu", 12, 8),
-        _variant(POST_JR, "wikitext2-deq-post-jr-cpu", 12, 7, seeds=SEEDS),
-        _variant(NO_WEIGHT_NORM, "wikitext2-deq-post-no-weight-norm-cpu", 30, 12),
-        _variant(WEIGHT_DECAY, "wikitext2-deq-post-weight-decay-cpu", 30, 12),
+        Variant(TRANSFORMER_XL, "wikitext2-transformer-xl-cpu", 0, 3, seeds=(0, 1)),
+        Variant(TIED, "wikitext2-tied-transformer-cpu", 0, 8),
+        Variant(PRE, "wikitext2-deq-pre-cpu", 30, 11, seeds=(0, 1)),
+        Variant(POST, "wikitext2-deq-post-cpu", 30, 12, seeds=SEEDS),
+        Variant(STOPPED, "wikitext2-deq-post-cpu", 12, 12, seeds=SEEDS),
+        Variant(SMALL_BUDGET, "wikitext2-deq-post-small-budget-cpu", 12, 8),
+        Variant(PRE_JR, "wikitext2-deq-pre-jr-cpu", 12, 8),
+        Variant(POST_JR, "wikitext2-deq-post-jr-cpu", 12, 7, seeds=SEEDS),
+        Variant(NO_WEIGHT_NORM, "wikitext2-deq-post-no-weight-norm-cpu", 30, 12),
+        Variant(WEIGHT_DECAY, "wikitext2-deq-post-weight-decay-cpu", 30, 12),
     ),
     "paper": (
-        _variant(TRANSFORMER_XL, "wikitext103-transformer-xl", 0, 10_000),
-        _variant(PRE, "wikitext103-deq-pre", 30, 10_000),
-        _variant(POST, "wikitext103-deq-post", 30, 10_000),
-        _variant(STOPPED, "wikitext103-deq-post", 12, 10_000),
-        _variant(SMALL_BUDGET, "wikitext103-deq-post", 15, 10_000, change=_with_15_evaluations),
-        _variant(PRE_JR, "wikitext103-deq-pre-jr", 14, 10_000),
-        _variant(POST_JR, "wikitext103-deq-post-jr", 12, 10_000),
-        _variant(NO_WEIGHT_NORM, "wikitext103-deq-post", 30, 10_000, change=_without_weight_norm),
-        _variant(WEIGHT_DECAY, "wikitext103-deq-post", 30, 10_000, change=_with_weight_decay),
+        Variant(TRANSFORMER_XL, "wikitext103-transformer-xl", 0, 10_000),
+        Variant(PRE, "wikitext103-deq-pre", 30, 10_000),
+        Variant(POST, "wikitext103-deq-post", 30, 10_000),
+        Variant(STOPPED, "wikitext103-deq-post", 12, 10_000),
+        Variant(SMALL_BUDGET, "wikitext103-deq-post", 15, 10_000, change=_with_15_evaluations),
+        Variant(PRE_JR, "wikitext103-deq-pre-jr", 14, 10_000),
+        Variant(POST_JR, "wikitext103-deq-post-jr", 12, 10_000),
+        Variant(NO_WEIGHT_NORM, "wikitext103-deq-post", 30, 10_000, change=_without_weight_norm),
+        Variant(WEIGHT_DECAY, "wikitext103-deq-post", 30, 10_000, change=_with_weight_decay),
     ),
 }
-"""All language models, by scale."""
-
-
-def language_models(*names: str) -> Callable[[Scale], list[Variant]]:
-    """Return a function that gives variants by their names, at a scale."""
-    return choose(VARIANTS, *names)
+language_models = partial(choose, _VARIANTS, _PAPER)
+"""Returns a function that gives variants by their names, at a scale."""

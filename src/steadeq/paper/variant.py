@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +16,12 @@ from ..lab.report.notation import error_note
 from ..lab.runner import complete_evaluation
 from ..lab.runs import EvaluationRow, RunRecord, Spread, TrainLine, spread
 from ..lab.serialization import differences
-from .result import HARDWARE, MissingNumber
+from .result import MissingNumber
 
 SEEDS = (0, 1, 2)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Variant:
     """Runs of one config with several seeds, evaluated at one budget."""
 
@@ -29,13 +29,14 @@ class Variant:
     recipe: str
     max_evals: int = 0
     """Evaluations that a solve may take on test data; 0 for a network that solves nothing."""
-    seeds: tuple[int, ...] = SEEDS
-    change: Callable[[TrainConfig], TrainConfig] | None = None
+    minutes: float = 0.0
+    """About how long one run takes."""
+    _: KW_ONLY
+    seeds: tuple[int, ...] = (0,)
+    change: Callable[[TrainConfig], TrainConfig] = lambda config: config
     """Returns the config that is trained in the place of the recipe's."""
     paper: Mapping[str, str] = field(default_factory=dict)
     """What the paper reports, by the names of our own measures."""
-    minutes: float = 0.0
-    """About how long one run takes."""
 
     def configs(self) -> dict[str, TrainConfig]:
         """Return the run of each seed, by the name of its folder, which other variants may share.
@@ -43,22 +44,25 @@ class Variant:
         The name says what was changed in the recipe, as in `cifar10-mdeq-cpu-jr-weight-0.1-seed0`.
         """
         base = recipes.get(self.recipe).build()
-        config = base if self.change is None else self.change(base)
+        config = self.change(base)
         changed = (f"-{name.rpartition('.')[2]}-{value}" for name, _, value in differences(base, config))
         label = self.recipe + "".join(changed)
         return {f"{label}-seed{seed}": replace(config, loop=replace(config.loop, seed=seed)) for seed in self.seeds}
 
 
-def choose(known: Mapping[Scale, Sequence[Variant]], *names: str) -> Callable[[Scale], list[Variant]]:
+def choose(
+    known: Mapping[Scale, Sequence[Variant]], paper: Mapping[str, Mapping[str, str]], *names: str
+) -> Callable[[Scale], list[Variant]]:
     """Return a function that gives variants by their names, at a scale; those that are not there are left out.
 
     Args:
         known: All variants, by scale.
+        paper: What the paper reports of them, by name.
         *names: Names of the variants; all without them.
     """
 
     def at(scale: Scale) -> list[Variant]:
-        found = {variant.name: variant for variant in known[scale]}
+        found = {variant.name: replace(variant, paper=paper.get(variant.name, {})) for variant in known[scale]}
         return [found[name] for name in names or found if name in found]
 
     return at
@@ -69,96 +73,52 @@ def plan(variants: Iterable[Variant]) -> dict[str, TrainConfig]:
     return {name: config for variant in variants for name, config in variant.configs().items()}
 
 
-def duration(variants: Iterable[Variant], scale: Scale) -> str:
-    """Return how long it takes to train all runs of variants, in words."""
-    hardware = HARDWARE[scale]
-    minutes = sum({name: variant.minutes for variant in variants for name in variant.configs()}.values())
-    minutes = 5 * max(round(minutes / hardware.num_jobs / 5), 1)
-    day = 24 * 60
-    text = f"{minutes} min" if minutes < day else "days" if minutes < 14 * day else "weeks"
-    return f"{text} on {hardware.name}" if hardware.name else text
+Measures = Mapping[str, float | None]
+"""What is measured of a run, by name; None where there is no such number."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measures:
-    """What is measured of a run; None where there is no such number.
+def measure(record: RunRecord, evaluated: EvaluationRow | None) -> dict[str, float | None]:
+    """Return what is measured of a run.
 
-    Names that begin with `early` are means over the first tenth of training, others that are about training over its
-    last tenth.
-    """
-
-    score: float | None = None
-    """The task's metric on test data, at the budget of the variant."""
-    forward_residual: float | None = None
-    """Relative residual of the solves of test data."""
-    seconds_per_sample: float | None = None
-    early_residual: float | None = None
-    early_evals: float | None = None
-    train_residual: float | None = None
-    train_evals: float | None = None
-    backward_residual: float | None = None
-    backward_evals: float | None = None
-    """Vector-Jacobian products of a backward solve."""
-    early_jacobian_norm: float | None = None
-    """‖J‖²_F / d at the first evaluation on validation data."""
-    jacobian_norm: float | None = None
-    """‖J‖²_F / d at the last evaluation on validation data, as all that follows about the spectrum."""
-    spectral_radius: float | None = None
-    spectral_radius_error: float | None = None
-    spectral_radius_unknown: float | None = None
-    """Share of the samples for which the error of the spectral radius is not known."""
-    spectral_radius_rayleigh: float | None = None
-    """Spectral radius by the power method of the paper."""
-    seconds_per_step: float | None = None
-    memory_mb: float | None = None
-    diverged: float = 0.0
-    """1 if the run diverged, else 0."""
-
-
-def measure(record: RunRecord, evaluated: EvaluationRow | None) -> Measures:
-    """Return the measures of a run.
+    Names that begin with `early` are means over the first tenth of training with solves, others that are about training
+    over its last tenth.
 
     Args:
         record: A finished run, or one that diverged.
         evaluated: What it came to on test data; None if it diverged before its first checkpoint.
     """
-    # What training began with is its first tenth with solves, and what it came to the last.
     solved = [line for line in record.training if line.step > record.config.warmup.num_steps]
     size = max(len(solved) // 10, 1)
 
     def average(lines: Sequence[TrainLine], name: str) -> float | None:
         found = spread(getattr(line, name) for line in lines)
-        return None if found is None else found.mean
+        return found and found.mean
 
     first, last = (record.validations[place] if record.validations else None for place in (0, -1))
-    return Measures(
-        score=evaluated and evaluated.score,
-        forward_residual=evaluated and evaluated.forward_residual,
-        seconds_per_sample=evaluated and evaluated.seconds_per_sample,
-        early_residual=average(solved[:size], "forward_residual"),
-        early_evals=average(solved[:size], "forward_evals"),
-        train_residual=average(solved[-size:], "forward_residual"),
-        train_evals=average(solved[-size:], "forward_evals"),
-        backward_residual=average(solved[-size:], "backward_residual"),
-        backward_evals=average(solved[-size:], "backward_evals"),
-        early_jacobian_norm=first and first.jacobian_norm,
-        jacobian_norm=last and last.jacobian_norm,
-        spectral_radius=last and last.spectral_radius,
-        spectral_radius_error=last and last.spectral_radius_error,
-        spectral_radius_unknown=last and last.spectral_radius_unknown,
-        spectral_radius_rayleigh=last and last.spectral_radius_rayleigh,
-        seconds_per_step=record.seconds_per_step,
-        memory_mb=record.training[-1].memory_mb if record.training else None,
-        diverged=float(record.has_diverged),
-    )
+    return {
+        "score": evaluated and evaluated.score,
+        "forward_residual": evaluated and evaluated.forward_residual,
+        "seconds_per_sample": evaluated and evaluated.seconds_per_sample,
+        "early_residual": average(solved[:size], "forward_residual"),
+        "early_evals": average(solved[:size], "forward_evals"),
+        "train_residual": average(solved[-size:], "forward_residual"),
+        "train_evals": average(solved[-size:], "forward_evals"),
+        "backward_residual": average(solved[-size:], "backward_residual"),
+        "backward_evals": average(solved[-size:], "backward_evals"),
+        "early_jacobian_norm": first and first.jacobian_norm,
+        "jacobian_norm": last and last.jacobian_norm,
+        "spectral_radius": last and last.spectral_radius,
+        "spectral_radius_error": last and last.spectral_radius_error,
+        "spectral_radius_unknown": last and last.spectral_radius_unknown,
+        "spectral_radius_rayleigh": last and last.spectral_radius_rayleigh,
+        "seconds_per_step": record.seconds_per_step,
+        "memory_mb": record.training[-1].memory_mb if record.training else None,
+        "diverged": float(record.has_diverged),
+    }
 
 
 def evaluate(path: Path, budgets: Sequence[int]) -> dict[int, EvaluationRow]:
-    """Return what a run came to on test data, by budget; nothing for one that diverged before its first checkpoint.
-
-    Raises:
-        RunError: It has no checkpoint, and did not diverge.
-    """
+    """Return what a run came to on test data, by budget; nothing for one that diverged before its first checkpoint."""
     if not RunFolder(path).checkpoints().steps():
         if RunRecord.read(path).has_diverged:
             return {}
@@ -174,27 +134,22 @@ class Averages:
     """Numbers over several seeds; subclasses add what they are the numbers of."""
 
     num_seeds: int
-    """Number of runs."""
     spreads: Mapping[str, Spread]
     """Mean and standard deviation of everything that was measured."""
 
     @classmethod
-    def over(cls: type[_A], rows: Sequence[Any], **identity: Any) -> _A:
-        """Return the averages of dataclasses of numbers, one for each seed; what no seed has is left out.
+    def over(cls: type[_A], rows: Sequence[Measures], **identity: Any) -> _A:
+        """Return the averages of what was measured of each seed; what no seed has is left out.
 
         Args:
             rows: What was measured.
             **identity: Fields of the subclass.
         """
-        found = {name: spread(getattr(row, name) for row in rows) for name in asdict(rows[0])}
+        found = {name: spread(row[name] for row in rows) for name in rows[0]}
         return cls(num_seeds=len(rows), spreads={name: s for name, s in found.items() if s is not None}, **identity)
 
     def mean(self, name: str) -> float:
-        """Return the mean of a measure.
-
-        Raises:
-            MissingNumber: It is not known.
-        """
+        """Return the mean of a measure, or raise MissingNumber."""
         if name not in self.spreads:
             raise MissingNumber(f"{name} was not measured")
         return self.spreads[name].mean

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 from ..lab.recipes.registry import Scale
 from .variant import SEEDS, Variant, choose
@@ -30,43 +31,31 @@ _PAPER: Mapping[str, Mapping[str, str]] = {
     IMAGENET_LARGE + MDEQ: _paper("63M", "77.5", "30"),
     IMAGENET_LARGE + MDEQ_JR: _paper("62M", "76.8", "15"),
 }
-
-
-def _variant(name: str, recipe: str, max_evals: int, minutes: float, seeds: tuple[int, ...] = (0,)) -> Variant:
-    return Variant(
-        name=name, recipe=recipe, max_evals=max_evals, seeds=seeds, paper=_PAPER.get(name, {}), minutes=minutes
-    )
-
-
-VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
+_VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
     "cpu": (
-        _variant(RESNET, "cifar10-resnet-cpu", 0, 2, SEEDS),
-        _variant(MONOTONE, "cifar10-monotone-cpu", 12, 6),
-        _variant(MDEQ, "cifar10-mdeq-cpu", 12, 7, SEEDS),
-        _variant(STOPPED, "cifar10-mdeq-cpu", 6, 7, SEEDS),
-        _variant(MDEQ_JR, "cifar10-mdeq-cpu-jr", 6, 5, SEEDS),
-        _variant(IMAGENETTE + RESNET, "imagenette64-resnet-cpu", 0, 1),
-        _variant(IMAGENETTE + MDEQ, "imagenette64-mdeq-cpu", 12, 6),
-        _variant(IMAGENETTE + STOPPED, "imagenette64-mdeq-cpu", 6, 6),
-        _variant(IMAGENETTE + MDEQ_JR, "imagenette64-mdeq-cpu-jr", 6, 4),
+        Variant(RESNET, "cifar10-resnet-cpu", 0, 2, seeds=SEEDS),
+        Variant(MONOTONE, "cifar10-monotone-cpu", 12, 6),
+        Variant(MDEQ, "cifar10-mdeq-cpu", 12, 7, seeds=SEEDS),
+        Variant(STOPPED, "cifar10-mdeq-cpu", 6, 7, seeds=SEEDS),
+        Variant(MDEQ_JR, "cifar10-mdeq-cpu-jr", 6, 5, seeds=SEEDS),
+        Variant(IMAGENETTE + RESNET, "imagenette64-resnet-cpu", 0, 1),
+        Variant(IMAGENETTE + MDEQ, "imagenette64-mdeq-cpu", 12, 6),
+        Variant(IMAGENETTE + STOPPED, "imagenette64-mdeq-cpu", 6, 6),
+        Variant(IMAGENETTE + MDEQ_JR, "imagenette64-mdeq-cpu-jr", 6, 4),
     ),
     "paper": (
-        _variant(RESNET, "cifar10-resnet18", 0, 1_500),
-        _variant(RESNET101, "cifar10-resnet101", 0, 1_500),
-        _variant(MDEQ, "cifar10-mdeq", 17, 1_500),
-        _variant(STOPPED, "cifar10-mdeq", 6, 1_500),
-        _variant(MDEQ_JR, "cifar10-mdeq-jr", 6, 1_500),
-        _variant(IMAGENET + MDEQ, "imagenet-mdeq-small", 27, 10_000),
-        _variant(IMAGENET + STOPPED, "imagenet-mdeq-small", 14, 10_000),
-        _variant(IMAGENET + MDEQ_JR, "imagenet-mdeq-small-jr", 14, 10_000),
-        _variant(IMAGENET_LARGE + MDEQ, "imagenet-mdeq-large", 30, 10_000),
-        _variant(IMAGENET_LARGE + STOPPED, "imagenet-mdeq-large", 15, 10_000),
-        _variant(IMAGENET_LARGE + MDEQ_JR, "imagenet-mdeq-large-jr", 15, 10_000),
+        Variant(RESNET, "cifar10-resnet18", 0, 1_500),
+        Variant(RESNET101, "cifar10-resnet101", 0, 1_500),
+        Variant(MDEQ, "cifar10-mdeq", 17, 1_500),
+        Variant(STOPPED, "cifar10-mdeq", 6, 1_500),
+        Variant(MDEQ_JR, "cifar10-mdeq-jr", 6, 1_500),
+        Variant(IMAGENET + MDEQ, "imagenet-mdeq-small", 27, 10_000),
+        Variant(IMAGENET + STOPPED, "imagenet-mdeq-small", 14, 10_000),
+        Variant(IMAGENET + MDEQ_JR, "imagenet-mdeq-small-jr", 14, 10_000),
+        Variant(IMAGENET_LARGE + MDEQ, "imagenet-mdeq-large", 30, 10_000),
+        Variant(IMAGENET_LARGE + STOPPED, "imagenet-mdeq-large", 15, 10_000),
+        Variant(IMAGENET_LARGE + MDEQ_JR, "imagenet-mdeq-large-jr", 15, 10_000),
     ),
 }
-"""All image classifiers, by scale."""
-
-
-def classifiers(*names: str) -> Callable[[Scale], list[Variant]]:
-    """Return a function that gives variants by their names, or all, at a scale."""
-    return choose(VARIANTS, *names)
+classifiers = partial(choose, _VARIANTS, _PAPER)
+"""Returns a function that gives variants by their names, or all, at a scale."""

@@ -1,13 +1,12 @@
 """Texts: vocabulary, tokens in the cache, streams, honest errors."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from steadeq.lab.data import WikiText2, WikiText103, corpus, token_cache
-from steadeq.lab.data.locations import require
-from steadeq.lab.data.token_streams import TokenStreams
+from steadeq.lab.data import TokenStreams, WikiText2, WikiText103, token_cache
 from steadeq.lab.data.vocabulary import Vocabulary, read_lines
 from steadeq.lab.errors import InputError
 
@@ -37,7 +36,11 @@ def write(tmp_path, name="wikitext-2", *, train=TRAIN, valid=VALID, test=TEST):
 
 
 def load(name):
-    return corpus.read(require(name, name))
+    """Return the vocabulary and the tokens of each text."""
+    config = {"wikitext-2": WikiText2, "wikitext-103": WikiText103}[name](length=1)
+    splits = config.load()
+    tokens = {split: getattr(splits, split).tokens for split in ("train", "validation", "test")}
+    return SimpleNamespace(vocabulary=config.vocabulary(), **tokens)
 
 
 def words(texts, split):
@@ -245,7 +248,6 @@ def test_each_row_of_the_segments_is_a_contiguous_part_of_the_text(batch_size, l
     assert inputs.dtype == torch.int64
     assert inputs.tolist() == [list(range(row * steps, row * steps + steps - 1)) for row in range(batch_size)]
     assert torch.equal(targets, inputs + 1)
-    assert targets.numel() == streams.num_targets
     assert all(part.shape[1] == length for part, _ in segments[:-1])
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from steadeq.lab.data import Cifar10, Digits, InMemory, Synthetic, cifar10, search_path, synthetic
+from steadeq.lab.data import Cifar10, Digits, InMemory, Synthetic, search_path, synthetic
 from steadeq.lab.data.locations import find, require
 from steadeq.lab.errors import InputError
 
@@ -140,7 +140,7 @@ def test_cifar_is_read_pixel_by_pixel(home):
     assert torch.equal(splits.validation.targets, labels[15:])
     assert torch.equal(splits.test.inputs, content["test_batch"][0])
     x, y = splits.test.batch(torch.tensor([2, 0]))
-    for channel, (mean, std) in enumerate(zip(cifar10.MEAN, cifar10.STD, strict=True)):
+    for channel, (mean, std) in enumerate(zip(Cifar10.mean, Cifar10.std, strict=True)):
         expected = (content["test_batch"][0][[2, 0], channel].float() / 255 - mean) / std
         torch.testing.assert_close(x[:, channel], expected)
     assert y.tolist() == content["test_batch"][1][[2, 0]].tolist()

@@ -15,10 +15,9 @@ from dataclasses import replace
 import pytest
 
 from steadeq.lab.cli.main import main
-from steadeq.lab.data import checksums, corpus, download
+from steadeq.lab.data import WikiText2, WikiText103, checksums, download
 from steadeq.lab.data.catalog import CATALOG
 from steadeq.lab.data.download import Download, fetch
-from steadeq.lab.data.locations import require
 from steadeq.lab.errors import InputError, RunError
 
 CONTENT = bytes(range(256)) * 2000
@@ -416,7 +415,8 @@ def test_texts_are_downloaded_where_they_will_be_found(name, small, home, capfd)
     assert f"{name} is in {home / 'cache' / 'steadeq' / name}" in out
     # Nobody has published checksums of the files of the larger one; that of the archive was compared all the same.
     assert ("all files have their published checksums" in out) == (name == "wikitext-2")
-    assert corpus.read_vocabulary(require(name, name)).tokens == ("<eos>", "train", "<unk>")
+    config = {"wikitext-2": WikiText2, "wikitext-103": WikiText103}[name]()
+    assert config.vocabulary().tokens == ("<eos>", "train", "<unk>")
     assert main(["data", name, "--verify"]) == (0 if name == "wikitext-2" else 2)
     assert main(["data", name, "--download"]) == 0
     assert len(small.requests) == 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from steadeq.lab.data import FashionMnist, fashion_mnist, idx
+from steadeq.lab.data import FashionMnist, fashion_mnist
 from steadeq.lab.errors import InputError
 
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
@@ -48,7 +48,7 @@ def test_idx_files_are_read_in_every_type(suffix, kind, shape, tmp_path):
     array = (np.arange(np.prod(shape)) * 37 - 50).astype(kind).reshape(shape)
     path = tmp_path / f"array{suffix}"
     path.write_bytes(gzip.compress(packed(array)) if suffix else packed(array))
-    result = idx.read(path)
+    result = fashion_mnist.read_idx(path)
     assert torch.equal(result, torch.from_numpy(array))
     assert result.dtype == torch.from_numpy(array).dtype
 
@@ -74,7 +74,7 @@ def test_damaged_idx_files_are_refused_by_name(content, problem, suffix, tmp_pat
     path = tmp_path / f"images{suffix}"
     path.write_bytes(gzip.compress(content) if suffix else content)
     with pytest.raises(InputError, match=rf"images(\.gz)? is damaged: .*{problem}"):
-        idx.read(path)
+        fashion_mnist.read_idx(path)
 
 
 @pytest.mark.parametrize("damage", ["cut", "other", "flipped"])
@@ -84,12 +84,12 @@ def test_damaged_compression_is_refused_by_name(damage, tmp_path):
     path = tmp_path / "images.gz"
     path.write_bytes({"cut": content[:-30], "other": b"plain text", "flipped": content}[damage])
     with pytest.raises(InputError, match=r"images\.gz is damaged: [^.]*.*[^.]\.$"):
-        idx.read(path)
+        fashion_mnist.read_idx(path)
 
 
 def test_a_missing_idx_file_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match=r"labels cannot be read: No such file"):
-        idx.read(tmp_path / "labels")
+        fashion_mnist.read_idx(tmp_path / "labels")
 
 
 @pytest.mark.parametrize("place", ["mine/fashion-mnist", "data/fashion-mnist", "debian"])

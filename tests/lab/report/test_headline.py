@@ -49,6 +49,15 @@ def test_a_smaller_error_is_better(tmp_path):
     assert "better: the mse is 2.0 times smaller, though with a single seed" in text
 
 
+def test_a_score_of_zero_has_no_ratio(tmp_path):
+    folders = [
+        write_run(tmp_path / "a", recipe="synthetic", accuracy=0.004),
+        write_run(tmp_path / "b", recipe="synthetic-jr", accuracy=0.0),
+    ]
+    (text,) = paragraphs(*folders)
+    assert "better: the mse is smaller, though with a single seed" in text
+
+
 @pytest.mark.parametrize("recipes", [("digits",), ("digits-jr",), ("digits", "synthetic-jr")])
 def test_nothing_is_said_without_a_pair(tmp_path, recipes):
     assert paragraphs(*(write_run(tmp_path / name, recipe=name) for name in recipes)) == []

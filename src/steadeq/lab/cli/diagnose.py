@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..files import write_atomically
 from ..loading import TrainedModel, load_trained
 from ..report import diagnosis_panels, save_png, synthetic_figure
+from ..report.synthetic import Frame
 from ..runs import Split
 from ..train import Process
 from ..train.diagnosis import diagnose_model
@@ -102,7 +103,8 @@ def _surfaces(trained: TrainedModel) -> dict[str, Figure]:
     label = f"γ = {trained.config.regularizer.weight:g}"
     target = partial(synthetic.target, variant=data.variant)
     samples = read_samples(train := data.load().train, torch.arange(len(train)))
-    return {"surface": synthetic_figure({label: model.cpu()}, target, data=samples)}
+    frame = Frame.around([model.cpu()], target, radius=data.radius)
+    return {"surface": synthetic_figure({label: model}, target, data=samples, frame=frame)}
 
 
 def _row(name: str, values: Sequence[float | None], errors: Sequence[float | None] | None = None) -> list[str]:

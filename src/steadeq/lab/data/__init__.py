@@ -14,7 +14,6 @@ from .readers import (
     AbstractContiguousDataset,
     AbstractReader,
     SampleReader,
-    StreamReader,
     evaluation_batches,
     is_contiguous,
     open_reader,
@@ -22,8 +21,7 @@ from .readers import (
 from .segmentation import SegmentationPairs, SegmentationTransform
 from .shapes import Shapes
 from .synthetic import Synthetic
-from .text import AbstractTextConfig, Text, WikiText2, WikiText103
-from .token_streams import TokenStreams
+from .text import AbstractTextConfig, StreamReader, Text, TokenStreams, WikiText2, WikiText103
 from .vocabulary import Vocabulary
 from .workers import Workers
 

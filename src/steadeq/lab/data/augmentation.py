@@ -1,11 +1,19 @@
-"""Batches of images in memory, as a network takes them: normalized and, to train on, shifted and mirrored."""
+"""Images in memory: batches are normalized and, to train on, shifted and mirrored."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from ..._internal.validation import check_count
+from ..errors import InputError
+from ..tasks import Classification
+from .dataset import AbstractDataConfig, InMemory, Splits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +36,6 @@ class Preparation:
     """Whether to mirror half of the images."""
 
     def __call__(self, images: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return normalized images."""
         images = normalize(images, self.mean, self.std)
         if generator is None or not (self.padding or self.mirror):
             return images
@@ -43,14 +50,7 @@ def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 
 
 def crop_and_flip(images: Tensor, generator: torch.Generator, *, padding: int = 4, mirror: bool = True) -> Tensor:
-    """Shift each image by up to `padding` pixels, with zeros beyond its border, and mirror half of them.
-
-    Args:
-        images: The (B, C, H, W) images.
-        generator: Generator that decides all shifts and mirrors.
-        padding: Largest shift in each direction.
-        mirror: Whether to mirror at all.
-    """
+    """Shift each (C, H, W) image by up to `padding` pixels, with zeros beyond its border, and mirror half of them."""
     batch, _, height, width = images.shape
     padded = torch.nn.functional.pad(images, (padding,) * 4)
     top, left = torch.randint(2 * padding + 1, (2, batch, 1), generator=generator)
@@ -63,3 +63,60 @@ def crop_and_flip(images: Tensor, generator: torch.Generator, *, padding: int = 
     sample = torch.arange(batch)[:, None, None]
     # Indices around the slice put the channels last.
     return padded[sample, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractSmallImages(AbstractDataConfig):
+    """Images to classify, all of one size, that are read at once; a subclass names the files."""
+
+    task = Classification()
+    num_published: ClassVar[int]
+    """Number of training images of the whole data set."""
+    mean: ClassVar[tuple[float, ...]]
+    """Mean of each channel, for pixels between 0 and 1."""
+    std: ClassVar[tuple[float, ...]]
+    """Standard deviation of each channel."""
+    padding: ClassVar[int]
+    """Largest shift of an augmented image, in pixels."""
+
+    num_train: int
+    """Training images to use, from the first on."""
+    num_validation: int = 5_000
+    """Training images set apart for validation, from the last on."""
+    augment: bool = True
+    """Whether training images are shifted and mirrored at random."""
+
+    def __post_init__(self) -> None:
+        check_count("num_train", self.num_train)
+        check_count("num_validation", self.num_validation)
+        if self.num_train + self.num_validation > self.num_published:
+            raise ValueError(
+                f"num_train is {self.num_train}; with num_validation ({self.num_validation}), it must be at most "
+                f"{self.num_published:,}."
+            )
+
+    @abstractmethod
+    def read(self) -> tuple[Path, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Return the folder, and the uint8 images and the labels of all that is there to train and to test on."""
+
+    def load(self) -> Splits:
+        folder, (images, labels), (test_images, test_labels) = self.read()
+        if self.num_train + self.num_validation > len(images):
+            raise InputError(
+                f"{folder} has {len(images)} training images, fewer than num_train ({self.num_train}) and "
+                f"num_validation ({self.num_validation}) together."
+            )
+        padding = self.padding if self.augment else 0
+        prepare = Preparation(mean=self.mean, std=self.std, padding=padding, mirror=self.augment)
+        training = InMemory(inputs=images, targets=labels, prepare=prepare)
+        return Splits(
+            train=training.subset(0, self.num_train),
+            validation=training.subset(len(training) - self.num_validation, len(training)),
+            test=InMemory(inputs=test_images, targets=test_labels, prepare=prepare),
+        )
+
+
+def check_largest(label: int, path: Path) -> None:
+    """Refuse a file whose largest label is beyond the last of ten classes."""
+    if label > 9:
+        raise InputError(f"{path} is damaged: it has a label of {label}, beyond 9.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import InputError
-from . import checksums, cifar10, cityscapes, corpus, fashion_mnist, imagenet, imagenette64
+from . import checksums, cifar10, cityscapes, fashion_mnist, imagenet, imagenette64, text
 from .download import Download, Progress
 from .locations import find, require
 
@@ -96,7 +96,7 @@ def _wikitext(name: str, summary: str, md5: str) -> Entry:
             "unpack it in one of the folders above."
         ),
         downloads=(Download(url=f"{_WIKITEXT}/{archive}", md5=md5, target=name, is_archive=True),),
-        checksums={folder: sums for folder, sums in corpus.CHECKSUMS.items() if folder == name},
+        checksums={folder: sums for folder, sums in text.CHECKSUMS.items() if folder == name},
     )
 
 

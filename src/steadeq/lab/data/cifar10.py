@@ -8,19 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..._internal.validation import check_count
 from ..errors import InputError
-from ..tasks import Classification
 from . import pickles
-from .augmentation import Preparation
-from .dataset import AbstractDataConfig, InMemory, Splits
+from .augmentation import AbstractSmallImages, check_largest
 from .locations import require
 
 FOLDER = "cifar-10-batches-bin"
 PICKLED_FOLDER = "cifar-10-batches-py"
-NUM_TRAINING = 50_000
-MEAN = (0.4914, 0.4822, 0.4465)
-STD = (0.2023, 0.1994, 0.2010)
 CHECKSUMS = {
     FOLDER: {
         "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
@@ -44,58 +38,28 @@ _RECORD = 1 + 3 * 32 * 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cifar10(AbstractDataConfig):
+class Cifar10(AbstractSmallImages):
     """Color images of 32 by 32 pixels in 10 classes."""
 
     name = "cifar10"
-    task = Classification()
+    num_published = 50_000
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2023, 0.1994, 0.2010)
+    padding = 4
 
     num_train: int = 45_000
-    """Training images to use, from the first on."""
-    num_validation: int = 5_000
-    """Training images set apart for validation, from the last on."""
     augment: bool = True
     """Whether training images are shifted by up to 4 pixels and mirrored at random."""
 
-    def __post_init__(self) -> None:
-        check_count("num_train", self.num_train)
-        check_count("num_validation", self.num_validation)
-        if self.num_train + self.num_validation > NUM_TRAINING:
-            raise ValueError(
-                f"num_train is {self.num_train}; with num_validation ({self.num_validation}), it must be at most "
-                f"{NUM_TRAINING:,}."
-            )
-
-    def load(self) -> Splits:
-        """Return the data.
-
-        Raises:
-            InputError: The files are missing or damaged, or have fewer images.
-        """
+    def read(self) -> tuple[Path, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         folder = require("cifar10", FOLDER, PICKLED_FOLDER)
-        reader, suffix = (read_pickled, "") if folder.name == PICKLED_FOLDER else (read, ".bin")
+        reader, suffix = (read_pickled, "") if folder.name == PICKLED_FOLDER else (read_binary, ".bin")
         images, labels = zip(*(reader(folder / f"data_batch_{i}{suffix}") for i in range(1, 6)), strict=True)
-        prepare = Preparation(mean=MEAN, std=STD, padding=4 if self.augment else 0, mirror=self.augment)
-        training = InMemory(inputs=torch.cat(images), targets=torch.cat(labels), prepare=prepare)
-        if self.num_train + self.num_validation > len(training):
-            raise InputError(
-                f"{folder} has {len(training)} training images, fewer than num_train ({self.num_train}) and "
-                f"num_validation ({self.num_validation}) together."
-            )
-        test_images, test_labels = reader(folder / f"test_batch{suffix}")
-        return Splits(
-            train=training.subset(0, self.num_train),
-            validation=training.subset(len(training) - self.num_validation, len(training)),
-            test=InMemory(inputs=test_images, targets=test_labels, prepare=prepare),
-        )
+        return folder, (torch.cat(images), torch.cat(labels)), reader(folder / f"test_batch{suffix}")
 
 
-def read(path: Path) -> tuple[Tensor, Tensor]:
-    """Return the (N, 3, 32, 32) uint8 images and the labels of one binary file.
-
-    Raises:
-        InputError: The file is missing, truncated, or not in this format.
-    """
+def read_binary(path: Path) -> tuple[Tensor, Tensor]:
+    """Return the (N, 3, 32, 32) uint8 images and the labels of one binary file."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -104,28 +68,19 @@ def read(path: Path) -> tuple[Tensor, Tensor]:
         raise InputError(f"{path} is damaged: its size ({len(content)} bytes) is not a multiple of {_RECORD}.")
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(-1, _RECORD)
     labels = records[:, 0].long()
-    _check_largest(int(labels.max()), path)
+    check_largest(int(labels.max()), path)
     return records[:, 1:].reshape(-1, 3, 32, 32), labels
 
 
 def read_pickled(path: Path) -> tuple[Tensor, Tensor]:
-    """Return the (N, 3, 32, 32) uint8 images and the labels of one pickled file, without running what it may ask for.
-
-    Raises:
-        InputError: The file is missing, truncated, not in this format, or asks for more than arrays.
-    """
+    """Return the (N, 3, 32, 32) uint8 images and the labels of one pickled file, without running what it may ask for."""
     content = pickles.read(path)
     images, labels = content.get("data"), content.get("labels")
     if not isinstance(images, Tensor) or images.dim() != 2 or images.shape[1] != _RECORD - 1:
         raise InputError(f"{path} is damaged: its data is no array of rows of {_RECORD - 1} bytes.")
     if not isinstance(labels, list) or not all(type(label) is int for label in labels) or len(labels) != len(images):
         raise InputError(f"{path} is damaged: its labels are no list of {len(images)} integers.")
-    _check_largest(max(labels), path)
+    check_largest(max(labels), path)
     if min(labels) < 0:
         raise InputError(f"{path} is damaged: it has a label of {min(labels)}, below 0.")
     return images.reshape(-1, 3, 32, 32), torch.tensor(labels)
-
-
-def _check_largest(label: int, path: Path) -> None:
-    if label > 9:
-        raise InputError(f"{path} is damaged: it has a label of {label}, beyond 9.")

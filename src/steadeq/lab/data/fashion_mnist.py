@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
+import math
+import sys
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
-from ..._internal.validation import check_count
 from ..errors import InputError
-from ..tasks import Classification
-from . import idx
-from .augmentation import Preparation
-from .dataset import AbstractDataConfig, InMemory, Splits
+from .augmentation import AbstractSmallImages, check_largest
 from .locations import require
 
 FOLDER = "fashion-mnist"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist installs the files."""
-NUM_TRAINING = 60_000
-MEAN = (0.2860,)
-STD = (0.3530,)
 CHECKSUMS = {
     "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
     "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
@@ -28,71 +26,79 @@ CHECKSUMS = {
     "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
 }
 """MD5 checksums of the uncompressed files, as Debian compresses them anew."""
+_TYPES = {
+    0x08: torch.uint8,
+    0x09: torch.int8,
+    0x0B: torch.int16,
+    0x0C: torch.int32,
+    0x0D: torch.float32,
+    0x0E: torch.float64,
+}
+"""Types of numbers of the idx format, by the byte that stands for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FashionMnist(AbstractDataConfig):
+class FashionMnist(AbstractSmallImages):
     """Gray images of clothes, 28 by 28 pixels, in 10 classes."""
 
     name = "fashion-mnist"
-    task = Classification()
+    num_published = 60_000
+    mean = (0.2860,)
+    std = (0.3530,)
+    padding = 2
 
     num_train: int = 55_000
-    """Training images to use, from the first on."""
-    num_validation: int = 5_000
-    """Training images set apart for validation, from the last on."""
     augment: bool = True
     """Whether training images are shifted by up to 2 pixels and mirrored at random."""
 
-    def __post_init__(self) -> None:
-        check_count("num_train", self.num_train)
-        check_count("num_validation", self.num_validation)
-        if self.num_train + self.num_validation > NUM_TRAINING:
-            raise ValueError(
-                f"num_train is {self.num_train}; with num_validation ({self.num_validation}), it must be at most "
-                f"{NUM_TRAINING:,}."
-            )
-
-    def load(self) -> Splits:
-        """Return the data.
-
-        Raises:
-            InputError: The files are missing or damaged, or have fewer images.
-        """
+    def read(self) -> tuple[Path, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         folder = require(FOLDER, FOLDER, elsewhere=[DEBIAN])
-        prepare = Preparation(mean=MEAN, std=STD, padding=2 if self.augment else 0, mirror=self.augment)
-        images, labels = read(folder, "train")
-        training = InMemory(inputs=images, targets=labels, prepare=prepare)
-        if self.num_train + self.num_validation > len(training):
-            raise InputError(
-                f"{folder} has {len(training)} training images, fewer than num_train ({self.num_train}) and "
-                f"num_validation ({self.num_validation}) together."
-            )
-        test_images, test_labels = read(folder, "t10k")
-        return Splits(
-            train=training.subset(0, self.num_train),
-            validation=training.subset(len(training) - self.num_validation, len(training)),
-            test=InMemory(inputs=test_images, targets=test_labels, prepare=prepare),
-        )
+        return folder, read_part(folder, "train"), read_part(folder, "t10k")
 
 
-def read(folder: Path, part: str) -> tuple[Tensor, Tensor]:
-    """Return the (N, 1, 28, 28) uint8 images and the labels of a part, "train" or "t10k".
-
-    Raises:
-        InputError: A file is missing or damaged, or images and labels do not belong together.
-    """
-    paths = [_path(folder, f"{part}-{name}-ubyte") for name in ("images-idx3", "labels-idx1")]
-    images, labels = map(idx.read, paths)
+def read_part(folder: Path, part: str) -> tuple[Tensor, Tensor]:
+    """Return the (N, 1, 28, 28) uint8 images and the labels of a part, "train" or "t10k"."""
+    plain = [folder / f"{part}-{name}-ubyte" for name in ("images-idx3", "labels-idx1")]
+    packed = [path.with_name(f"{path.name}.gz") for path in plain]
+    paths = [second if second.exists() else first for first, second in zip(plain, packed, strict=True)]
+    images, labels = map(read_idx, paths)
     if images.dim() != 3 or images.shape[1:] != (28, 28) or images.element_size() != 1:
         raise InputError(f"{paths[0]} is damaged: it holds {tuple(images.shape)} instead of images of 28 by 28 bytes.")
     if labels.shape != images.shape[:1]:
         raise InputError(f"{paths[1]} is damaged: it has {tuple(labels.shape)} labels for {len(images)} images.")
-    if len(labels) and int(labels.max()) > 9:
-        raise InputError(f"{paths[1]} is damaged: it has a label of {int(labels.max())}, beyond 9.")
+    if len(labels):
+        check_largest(int(labels.max()), paths[1])
     return images[:, None], labels.long()
 
 
-def _path(folder: Path, name: str) -> Path:
-    packed = folder / f"{name}.gz"
-    return packed if packed.exists() else folder / name
+def read_idx(path: Path) -> Tensor:
+    """Return the array of an idx file, plain or compressed (.gz)."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            magic = file.read(4)
+            if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not magic[3]:
+                raise InputError(f"{path} is damaged: it does not begin as an idx file does.")
+            dtype, num_dims = _TYPES[magic[2]], magic[3]
+            sizes = file.read(4 * num_dims)
+            if len(sizes) < 4 * num_dims:
+                raise InputError(f"{path} is damaged: it ends within its header.")
+            shape = [int.from_bytes(sizes[4 * i : 4 * i + 4], "big") for i in range(num_dims)]
+            num_bytes = math.prod(shape) * dtype.itemsize
+            # One more byte than there should be, and never all that a compressed file may expand to.
+            content = bytearray(file.read(num_bytes + 1))
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None)
+        problem = f"cannot be read: {reason}" if reason else f"is damaged: {error}"
+        raise InputError(f"{path} {problem.removesuffix('.')}.") from error
+    except (MemoryError, OverflowError):
+        raise InputError(f"{path} is damaged: its header asks for an array that no memory holds.") from None
+    if len(content) != num_bytes:
+        size = f"only {len(content)}" if len(content) < num_bytes else "more"
+        raise InputError(f"{path} is damaged: it should hold {num_bytes} bytes of data and has {size}.")
+    if not num_bytes:
+        return torch.empty(shape, dtype=dtype)
+    # Numbers have their highest byte first.
+    if sys.byteorder == "little" and dtype.itemsize > 1:
+        content = torch.frombuffer(content, dtype=torch.uint8).reshape(-1, dtype.itemsize).flip(1)
+        return content.view(dtype).reshape(shape)
+    return torch.frombuffer(content, dtype=dtype).reshape(shape)

@@ -12,7 +12,6 @@ from torch import Tensor
 from ..errors import InputError
 from ..seeds import derive_generator, derive_seed
 from .dataset import AbstractDataset, MapDataset, read_samples
-from .token_streams import TokenStreams
 
 
 class AbstractReader(ABC):
@@ -65,7 +64,7 @@ class BatchOrder:
     def __init__(self, num_samples: int, *, batch_size: int, num_parts: int, seed: int) -> None:
         if batch_size > num_samples:
             raise InputError(f"loop.batch_size is {batch_size}, but there are only {num_samples} samples to train on.")
-        _check_parts(batch_size, num_parts)
+        check_parts(batch_size, num_parts)
         self.num_samples, self.batch_size, self.num_parts, self.seed = num_samples, batch_size, num_parts, seed
         self.steps_per_epoch = num_samples // batch_size
         self._epoch, self._order = -1, None
@@ -122,44 +121,6 @@ class SampleReader(AbstractReader):
         return read_samples(self._dataset, self._order.indices(step, part), seed=seed)
 
 
-class StreamReader(AbstractReader):
-    """Reads segments of a text that follow one another in as many streams as a batch has rows.
-
-    A segment at the end that is shorter than the others is left out.
-
-    Args:
-        tokens: (N,) numbers of the tokens of the text to train on.
-        length: Number of tokens of a segment.
-        batch_size: Number of streams, over all processes.
-        num_parts: Number of parts of a batch.
-
-    Raises:
-        InputError: The numbers do not fit together.
-    """
-
-    is_contiguous = True
-
-    def __init__(self, tokens: Tensor, *, length: int, batch_size: int, num_parts: int) -> None:
-        _check_parts(batch_size, num_parts)
-        self._streams = TokenStreams(tokens, batch_size=batch_size, length=length)
-        self._size = batch_size // num_parts
-        self.steps_per_epoch = (self._streams.columns.shape[1] - 1) // length
-        if self.steps_per_epoch == 0:
-            raise InputError(
-                f"A text of {len(tokens)} tokens is too short for {batch_size} streams (loop.batch_size) of at least "
-                f"{length} tokens (data.length)."
-            )
-
-    def get(self, step: int, part: int) -> tuple[Tensor, Tensor]:
-        """Return tokens, and the token after each of them, of a part of the batch of a step."""
-        tokens, following = self._streams.segment(step % self.steps_per_epoch)
-        rows = slice(part * self._size, (part + 1) * self._size)
-        return tokens[rows], following[rows]
-
-    def close(self) -> None:
-        """Do nothing, as nothing is read ahead."""
-
-
 def open_reader(
     dataset: MapDataset, *, batch_size: int, num_parts: int, parts: Sequence[int], seed: int
 ) -> AbstractReader:
@@ -212,8 +173,8 @@ def is_contiguous(dataset: MapDataset) -> bool:
     return isinstance(dataset, AbstractContiguousDataset)
 
 
-def _check_parts(batch_size: int, num_parts: int) -> None:
-    """Check that a batch can be cut into equal parts."""
+def check_parts(batch_size: int, num_parts: int) -> None:
+    """Refuse a batch that cannot be cut into equal parts."""
     if batch_size % num_parts:
         raise InputError(
             f"loop.batch_size is {batch_size}; it must be a multiple of processes times loop.accumulate ({num_parts})."
