@@ -40,8 +40,8 @@ def recompute(path: Path) -> dict[str, Any]:
     assert eq.stats is not None
     row: dict[str, Any] = {
         "run": path.name,
-        "recorded": recorded.spectral_radius,
-        "backward_residual": recorded.backward_residual,
+        "recorded": recorded["spectral_radius"],
+        "backward_residual": recorded["backward_residual"],
         "converged": float(eq.stats.converged.double().mean()),
     }
     for method in ("arnoldi", "power", "rayleigh"):

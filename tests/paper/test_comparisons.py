@@ -33,7 +33,7 @@ from steadeq.paper.language import (
 from steadeq.paper.result import HARDWARE, Claim
 from steadeq.paper.table1 import TABLE1, TABLE4, add_times
 from steadeq.paper.tables import Column
-from steadeq.paper.variant import Measures, Variant, evaluate, plan
+from steadeq.paper.variant import Variant, evaluate, plan
 
 
 def short(config):
@@ -116,8 +116,8 @@ def test_a_comparison_evaluates_draws_judges_and_writes(tmp_path):
     result, folder = made_up_result(), tmp_path / "out"
     configs = result.runs("cpu")
     assert len(configs) == 2, "variants that are the same runs share them"
-    runs = complete(configs, tmp_path / "runs")
-    verdict, missing = result.produce(runs, folder, "cpu")
+    complete(configs, tmp_path / "runs")
+    verdict, missing = result.produce(tmp_path / "runs", folder, "cpu")
     assert (missing.outcome, missing.evidence) == ("not tested", "there is no such run at this scale")
     content = json.loads((folder / "summary.json").read_text())
     assert content["verdicts"][0]["outcome"] == verdict.outcome
@@ -154,9 +154,9 @@ def test_a_run_without_a_checkpoint_is_a_result_only_if_it_diverged(tmp_path):
 
 def test_what_a_run_does_not_have_is_left_out_of_the_mean():
     variant = Variant(name="a", recipe="synthetic")
-    found = summarize(variant, [Measures(), Measures(score=2.0)])
+    found = summarize(variant, [{"score": None}, {"score": 2.0}])
     assert found.mean("score") == 2.0
-    assert summarize(variant, [Measures()]).show("score") == "-"
+    assert summarize(variant, [{"score": None}]).show("score") == "-"
 
 
 def test_a_model_that_diverged_for_all_seeds_has_no_score():
@@ -210,7 +210,7 @@ def test_table1_and_table4_are_judged_by_the_numbers():
 
 
 def test_times_are_relative_to_transformer_xl():
-    found = add_times(summary(row(TRANSFORMER_XL, seconds_per_step=2.0), row(POST, seconds_per_step=5.0)), {})
+    found = add_times(summary(row(TRANSFORMER_XL, seconds_per_step=2.0), row(POST, seconds_per_step=5.0)))
     assert [one.mean("time") for one in found.values()] == [1.0, 2.5]
 
 

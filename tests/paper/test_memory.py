@@ -62,7 +62,7 @@ def test_work_in_place_and_memory_that_was_there_count_nothing():
 
 
 def test_a_measurement_is_the_same_every_time():
-    first, second = (peak_bytes(lambda: subject().train(ANDERSON, 3, penalty=True), CPU) for _ in range(2))
+    first, second = (peak_bytes(lambda: subject().run(ANDERSON, 3, "training_penalized"), CPU) for _ in range(2))
     assert first == second > 0
 
 
@@ -70,7 +70,7 @@ def test_a_dozen_evaluations_cost_a_deq_nothing_and_a_deep_network_much():
     tested = subject()
 
     def growth(solver):
-        few, many = (peak_bytes(lambda: tested.train(solver, n, penalty=False), CPU) for n in (4, 12))  # noqa: B023
+        few, many = (peak_bytes(lambda: tested.run(solver, n, "training"), CPU) for n in (4, 12))  # noqa: B023
         return many / few
 
     assert growth(PLAIN) == pytest.approx(1, abs=0.02)
@@ -88,8 +88,8 @@ def test_small_models_of_all_kinds_are_measured():
     found = memory.subjects(CPU)
     assert list(found) == ["convolution", "MDEQ", "Transformer"]
     for one in found.values():
-        one.train(ANDERSON, 2, penalty=True)
-        one.infer(UNROLLED, 2)
+        one.run(ANDERSON, 2, "training_penalized")
+        one.run(UNROLLED, 2, "inference")
 
 
 def made_up(*, slope=10.0, gross=1.2, unrolled=100.0, loop=100.0):

@@ -116,7 +116,7 @@ def test_table2_compares_with_other_kinds_of_networks(explicit, monotone, expect
 
 
 def test_sizes_and_times_do_not_depend_on_the_batch():
-    found = add_sizes(summary(row("a", seconds_per_step=0.32, recipe="cifar10-resnet-cpu")), {})["a"]
+    found = add_sizes(summary(row("a", seconds_per_step=0.32, recipe="cifar10-resnet-cpu")))["a"]
     assert found.mean("num_parameters") == 78_042
     assert found.mean("train_seconds") == pytest.approx(10.0)  # batches of 32
 
@@ -184,8 +184,8 @@ def test_figure6_is_made_of_finished_runs(tmp_path):
         tiny(MDEQ_JR, "cifar10-mdeq-cpu-jr", 2),
     ]
     result = replace(FIGURE6, variants=lambda scale: variants)
-    runs = complete(plan(variants), tmp_path / "runs")
-    verdicts = result.produce(runs, tmp_path / "out", "cpu")
+    complete(plan(variants), tmp_path / "runs")
+    verdicts = result.produce(tmp_path / "runs", tmp_path / "out", "cpu")
     assert len(verdicts) == 5
     content = json.loads((tmp_path / "out" / "summary.json").read_text())
     explicit, _, plain, regularized = content["variants"]

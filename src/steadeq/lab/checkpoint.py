@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _WEIGHTS, _AVERAGE, _STATE, _CHECKSUMS = "model.safetensors", "average.safetensors", "state.pt", "checksums.json"
 _NAME = re.compile(r"step-(\d{8,})")
+_READ_ERRORS = (OSError, ValueError, AttributeError, KeyError, SafetensorError, RuntimeError, pickle.UnpicklingError)
 _REPLACED = re.compile(r"\.step-(\d{8,})\.replaced")
 
 
@@ -54,22 +55,13 @@ class Checkpoint:
 
 
 class CheckpointFolder:
-    """The latest checkpoints of a run.
-
-    Args:
-        path: Of the folder; made when needed.
-        keep: How many are kept.
-    """
+    """The latest checkpoints of a run, so many as are to be kept."""
 
     def __init__(self, path: Path, *, keep: int = 2) -> None:
         self.path, self.keep = path, keep
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint, and then remove the oldest ones.
-
-        Raises:
-            RunError: It cannot be written; the earlier ones are intact.
-        """
+        """Write a checkpoint, and then remove the oldest ones; those are intact if it cannot be written."""
         final = self.path / _name(checkpoint.step)
         temporary = self.path / f".{final.name}.partial"
         try:
@@ -77,9 +69,11 @@ class CheckpointFolder:
             self._put_back()
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
-            safetensors.torch.save_file(_own(checkpoint.weights), temporary / _WEIGHTS)
-            if checkpoint.average is not None:
-                safetensors.torch.save_file(_own(checkpoint.average), temporary / _AVERAGE)
+            for name, tensors in ((_WEIGHTS, checkpoint.weights), (_AVERAGE, checkpoint.average)):
+                if tensors is not None:
+                    # safetensors refuses tensors that share memory, as tied weights do.
+                    own = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+                    safetensors.torch.save_file(own, temporary / name)
             torch.save(checkpoint.state, temporary / _STATE)
             checksums = {file.name: _checksum(file) for file in sorted(temporary.iterdir())}
             for file in temporary.iterdir():
@@ -112,12 +106,7 @@ class CheckpointFolder:
         return sorted(self._folders())
 
     def load(self, step: int) -> Checkpoint:
-        """Return the checkpoint of a step.
-
-        Raises:
-            InputError: There is none.
-            DamagedCheckpointError: It is not what was written.
-        """
+        """Return the checkpoint of a step, or raise a DamagedCheckpointError."""
         folder = self._folders().get(step)
         if folder is None:
             known = ", ".join(map(str, self.steps())) or "none"
@@ -130,31 +119,18 @@ class CheckpointFolder:
             for name, checksum in checksums.items():
                 if _checksum(folder / name) != checksum:
                     raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {name} is not what was written.")
-            average = folder / _AVERAGE
             return Checkpoint(
                 weights=safetensors.torch.load_file(folder / _WEIGHTS),
-                average=safetensors.torch.load_file(average) if _AVERAGE in checksums else None,
+                average=safetensors.torch.load_file(folder / _AVERAGE) if _AVERAGE in checksums else None,
                 state=torch.load(folder / _STATE, weights_only=True, map_location="cpu"),
             )
-        except (
-            OSError,
-            ValueError,
-            AttributeError,
-            KeyError,
-            SafetensorError,
-            RuntimeError,
-            pickle.UnpicklingError,
-        ) as error:
-            if isinstance(error, DamagedCheckpointError):
-                raise
+        except DamagedCheckpointError:
+            raise
+        except _READ_ERRORS as error:
             raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {str(error).splitlines()[0]}") from error
 
     def load_latest(self) -> Checkpoint | None:
-        """Return the latest checkpoint that is whole, naming those that are not; None if there is none at all.
-
-        Raises:
-            DamagedCheckpointError: There are checkpoints, and all are damaged.
-        """
+        """Return the latest checkpoint that is whole, naming those that are not; None if there is none at all."""
         damaged: DamagedCheckpointError | None = None
         for step in reversed(self.steps()):
             try:
@@ -182,11 +158,6 @@ class CheckpointFolder:
 
 def _name(step: int) -> str:
     return f"step-{step:08d}"
-
-
-def _own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    # safetensors refuses tensors that share memory, as tied weights do.
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
 def _checksum(path: Path) -> str:

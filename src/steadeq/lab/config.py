@@ -38,13 +38,7 @@ class RandomBudget:
             raise ValueError(f"low is {self.low}; it must be at most high ({self.high}).")
 
     def draw(self, solver: AbstractSolver, *, seed: int, step: int) -> AbstractSolver:
-        """Return the solver with the budget of a step, which is the same on all processes.
-
-        Args:
-            solver: The solver of the config.
-            seed: Seed of the run.
-            step: The training step.
-        """
+        """Return the solver with the budget of a step, which is the same on all processes."""
         change = random.Random(derive_seed(seed, "budget", step)).randint(self.low, self.high)
         return replace(solver, max_evals=solver.max_evals + change)
 

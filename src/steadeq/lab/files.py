@@ -10,13 +10,7 @@ from pathlib import Path
 def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) -> None:
     """Write a file by way of a temporary one beside it, so that a crash leaves the old content or the new.
 
-    Args:
-        path: Of the file.
-        content: Of the file.
-        is_new: Whether the file must not be there yet.
-
-    Raises:
-        FileExistsError: It is there, but must not be.
+    If the file is to be new but is there already, this is a FileExistsError.
     """
     content = content.encode() if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

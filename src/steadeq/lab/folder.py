@@ -23,11 +23,7 @@ from .serialization import config_to_json
 
 
 class RunFolder:
-    """A run's folder, for who trains in it; `steadeq.lab.runs.RunRecord` is what it says to who reads it.
-
-    Args:
-        path: Where the folder is.
-    """
+    """A run's folder, for who trains in it; `steadeq.lab.runs.RunRecord` is what it says to who reads it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,11 +59,7 @@ class RunFolder:
         return (self.path / "config.json").is_file()
 
     def config(self, *, recipe: str | None = None) -> TrainConfig:
-        """Return the run's config.
-
-        Args:
-            recipe: The recipe of the run, if its classes are not part of this package; see `config_from_json`.
-        """
+        """Return the run's config; see `config_from_json` for the recipe."""
         return read_config(self.path, recipe=recipe)
 
     def checkpoints(self, *, keep: int = 2) -> CheckpointFolder:

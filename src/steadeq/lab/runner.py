@@ -23,11 +23,10 @@ from .folder import RunFolder
 from .loading import load_trained
 from .runs import Evaluation, RunRecord
 from .serialization import differences
-from .signals import interrupts_held_back, leave_interrupts_to_parent
+from .signals import Interruption, interrupts_held_back, leave_interrupts_to_parent
 from .train import Process, Trainer
-from .train.display import AbstractDisplay
-from .train.interruption import Interruption
-from .train.nfe_sweep import sweep_budgets, write_evaluation
+from .train.display import Display
+from .train.evaluation import sweep_budgets, write_evaluation
 
 _SHOW_SECONDS = 0.2
 
@@ -49,15 +48,8 @@ def run_state(path: Path, config: TrainConfig) -> str:
     return f"at step {record.step}" if record.step else "begun"
 
 
-def complete_run(config: TrainConfig, path: Path, *, process: Process, display: AbstractDisplay) -> None:
-    """Train a run to its end, unless that is done already or it diverged.
-
-    Args:
-        config: All about the run.
-        path: The run's folder.
-        process: This process.
-        display: Where progress is shown.
-    """
+def complete_run(config: TrainConfig, path: Path, *, process: Process, display: Display) -> None:
+    """Train a run to its end, unless that is done already or it diverged."""
     folder = RunFolder(path)
     if folder.exists():
         for field, old, new in differences(folder.config(), config):
@@ -75,16 +67,12 @@ def complete_run(config: TrainConfig, path: Path, *, process: Process, display: 
 
 
 def complete_evaluation(path: Path, *, budgets: Sequence[int], device: str = "auto") -> Evaluation:
-    """Return a run's evaluation on its test split at some budgets, of which those are measured that are missing.
+    """Return a finished run's evaluation on its test split at some budgets, of which the missing ones are measured.
 
-    Args:
-        path: The folder of a finished run.
-        budgets: Numbers of evaluations; (0,) for an explicit network.
-        device: Where to compute.
+    The only budget of an explicit network is 0.
     """
-    record = RunRecord.read(path)
-    known = record.evaluation
-    if known is None or known.split != "test" or known.step != RunFolder(path).checkpoints().steps()[-1]:
+    known = RunRecord.read(path).evaluation
+    if known is not None and (known.split != "test" or known.step != RunFolder(path).checkpoints().steps()[-1]):
         known = None
     missing = [budget for budget in budgets if known is None or known.row(budget) is None]
     if missing or known is None:
@@ -101,7 +89,7 @@ def complete_evaluation(path: Path, *, budgets: Sequence[int], device: str = "au
 # Several runs
 
 
-class _SentDisplay(AbstractDisplay):
+class _SentDisplay(Display):
     """Sends what is to be shown to the process that shows it."""
 
     def __init__(self, messages: Queue[Any]) -> None:
@@ -123,32 +111,17 @@ class _SentDisplay(AbstractDisplay):
     def say(self, text: str) -> None:
         self._messages.put(("say", text))
 
-    def close(self) -> None:
-        pass
 
+def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display: Display) -> None:
+    """Train runs, whose configs are given by their folders, to their ends, so many at a time.
 
-def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display: AbstractDisplay) -> None:
-    """Train runs to their ends; what is finished already is reused, what was interrupted goes on.
-
-    Args:
-        configs: By the folder of their run.
-        num_jobs: How many at a time; they share the processors.
-        display: Where progress is shown.
-
-    Raises:
-        Interrupted: It was asked to stop; every run has saved its state.
-        RunError: A run had to stop.
+    What is finished already is reused, what was interrupted goes on.
     """
     context = multiprocessing.get_context("spawn")
     messages: Queue[Any] = context.Queue()
     num_threads = max(1, (os.cpu_count() or 1) // num_jobs)
-    with (
-        Interruption() as interruption,
-        display,
-        ProcessPoolExecutor(
-            num_jobs, mp_context=context, initializer=_set_up, initargs=(messages, num_threads)
-        ) as pool,
-    ):
+    workers = {"mp_context": context, "initializer": _set_up, "initargs": (messages, num_threads)}
+    with Interruption() as interruption, display, ProcessPoolExecutor(num_jobs, **workers) as pool:
         with interrupts_held_back():
             futures = [pool.submit(_complete, config, path) for path, config in configs.items()]
         waiting: set[Future[None]] = set(futures)
@@ -161,8 +134,7 @@ def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display
                     worker.terminate()
                 pool.shutdown(cancel_futures=True)
                 raise Interrupted("Stopped; every run has saved its state, and the same command continues them.")
-            errors = [f.exception() for f in futures if f.done()]
-            error = next((e for e in errors if e is not None), None)
+            error = next((error for f in futures if f.done() and (error := f.exception()) is not None), None)
             if error is not None:
                 pool.shutdown(cancel_futures=True)
                 if isinstance(error, BrokenProcessPool):
@@ -170,13 +142,11 @@ def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display
                 raise error
 
 
-def _show(messages: Queue[Any], display: AbstractDisplay) -> None:
-    while True:
-        try:
+def _show(messages: Queue[Any], display: Display) -> None:
+    with suppress(queues.Empty):
+        while True:
             name, *arguments = messages.get_nowait()
-        except queues.Empty:
-            return
-        getattr(display, name)(*arguments)
+            getattr(display, name)(*arguments)
 
 
 def _set_up(messages: Queue[Any], num_threads: int) -> None:

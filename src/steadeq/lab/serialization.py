@@ -14,8 +14,9 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, Union
 
 from .._internal.validation import suggestion
@@ -26,6 +27,7 @@ from .recipes import load_recipe
 T = TypeVar("T")
 _CLASS = "class"
 _PACKAGE = __name__.split(".")[0]
+_UNIONS = (Union, types.UnionType)
 
 
 # As JSON
@@ -39,10 +41,8 @@ def config_to_json(config: TrainConfig) -> str:
 def config_from_json(text: str, *, recipe: str | None = None) -> TrainConfig:
     """Build a config from the text of a config.json.
 
-    Args:
-        text: The text.
-        recipe: The recipe that the run was made from, as `path/to/file.py:function`, if its classes are not part of
-            this package. The file is executed: name only files that you trust.
+    If its classes are not part of this package, it needs the recipe that the run was made from, as
+    `path/to/file.py:function`. The file is executed: name only files that you trust.
     """
     if recipe is not None:
         load_recipe(recipe)
@@ -58,27 +58,17 @@ def config_from_json(text: str, *, recipe: str | None = None) -> TrainConfig:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Return a dataclass as nested dicts of what JSON can hold; the key "class" names the class where it is open."""
-    hints = typing.get_type_hints(type(config))
     content: dict[str, Any] = {}
-    for field in _fields(config):
-        value = getattr(config, field.name)
+    for name, value, is_open in _values(config):
         if dataclasses.is_dataclass(value):
-            is_open = type(value) is not hints[field.name]
-            content[field.name] = ({_CLASS: class_path(type(value))} if is_open else {}) | to_dict(value)
+            content[name] = ({_CLASS: class_path(type(value))} if is_open else {}) | to_dict(value)
         else:
-            content[field.name] = _plain(value)
+            content[name] = _plain(value)
     return content
 
 
 def from_dict(content: Any, kind: type[T] = TrainConfig, where: str = "", *, recipe: str | None = None) -> T:
-    """Build a dataclass from what `to_dict` returned.
-
-    Args:
-        content: Nested dicts.
-        kind: Class of the result, or a base of it.
-        where: Name of the section, for messages.
-        recipe: The recipe that the user has named, whose classes may be used.
-    """
+    """Build a dataclass, of a class or a subclass of it, from what `to_dict` returned."""
     if not isinstance(content, dict):
         raise InputError(f"{where or 'the config'} is {content!r}; it must be an object.")
     content = dict(content)
@@ -86,36 +76,34 @@ def from_dict(content: Any, kind: type[T] = TrainConfig, where: str = "", *, rec
     if name is not None:
         kind = _find_class(name, kind, where, recipe)
     elif inspect.isabstract(kind):
-        raise InputError(f"{_join(where, _CLASS)} is missing.")
+        raise InputError(f"{join(where, _CLASS)} is missing.")
     hints = typing.get_type_hints(kind)
-    fields = {field.name: field for field in _fields(kind)}
-    for unknown in content.keys() - fields.keys():
-        raise InputError(f"there is no field {_join(where, unknown)!r}.{suggestion(unknown, fields)}")
-    values = {n: convert(v, hints[n], _join(where, n), recipe=recipe) for n, v in content.items()}
+    fields = [field.name for field in init_fields(kind)]
+    for unknown in content.keys() - set(fields):
+        raise InputError(f"there is no field {join(where, unknown)!r}.{suggestion(unknown, fields)}")
+    values = {n: convert(v, hints[n], join(where, n), recipe=recipe) for n, v in content.items()}
     return build(kind, values, where)
 
 
 def convert(value: Any, hint: Any, where: str, *, recipe: str | None = None) -> Any:
     """Return a value of JSON as what a type hint asks for."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if origin in _UNIONS:
         if value is None and type(None) in arguments:
             return None
-        return convert(value, next(a for a in arguments if a is not type(None)), where, recipe=recipe)
+        return convert(value, _without_none(hint), where, recipe=recipe)
     if origin is Literal:
         if value in arguments:
             return value
     elif origin is tuple:
-        if isinstance(value, (list, tuple)):
-            each = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
-            if len(value) == len(each):
-                return tuple(convert(v, a, where, recipe=recipe) for v, a in zip(value, each, strict=True))
+        if isinstance(value, list) and len(value) == len(each := _item_hints(hint, len(value))):
+            return tuple(convert(v, a, where, recipe=recipe) for v, a in zip(value, each, strict=True))
     elif is_section(hint):
         return from_dict(value, hint, where, recipe=recipe)
-    elif (hint is float and value in ("inf", "-inf")) or (
-        hint is float and isinstance(value, (int, float)) and not isinstance(value, bool)
-    ):
-        return float(value)
+    elif hint is float:
+        if is_number or value in ("inf", "-inf"):
+            return float(value)
     elif hint is Path and isinstance(value, str):
         return Path(value)
     elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
@@ -125,9 +113,9 @@ def convert(value: Any, hint: Any, where: str, *, recipe: str | None = None) -> 
 
 def build(kind: type[T], values: dict[str, Any], where: str) -> T:
     """Return an object of a dataclass."""
-    for field in _fields(kind):
+    for field in init_fields(kind):
         if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
-            raise InputError(f"{_join(where, field.name)} is missing.")
+            raise InputError(f"{join(where, field.name)} is missing.")
     try:
         return kind(**values)
     except InputError:
@@ -135,8 +123,8 @@ def build(kind: type[T], values: dict[str, Any], where: str) -> T:
     except (ValueError, TypeError) as error:
         message = str(error)
         # Checks of a class begin with the name of a field.
-        is_field = any(message.startswith(f"{field.name} ") for field in _fields(kind))
-        raise InputError(f"{_join(where, message)}" if is_field else message) from error
+        is_field = any(message.startswith(f"{field.name} ") for field in init_fields(kind))
+        raise InputError(join(where, message) if is_field else message) from error
 
 
 def class_path(kind: type) -> str:
@@ -162,7 +150,7 @@ def _find_class(name: Any, base: type[T], where: str, recipe: str | None) -> typ
     is_ours = module_name.split(".")[0] == _PACKAGE
     if not is_ours and recipe is None:
         raise InputError(
-            f"{_join(where, _CLASS)} is {name!r}, which is not part of steadeq: if you trust the file that it comes "
+            f"{join(where, _CLASS)} is {name!r}, which is not part of steadeq: if you trust the file that it comes "
             "from, name it by --recipe path/to/file.py:function (`steadeq train path/to/file.py:function --resume` to "
             "train, recipe=... in Python)."
         )
@@ -173,7 +161,7 @@ def _find_class(name: Any, base: type[T], where: str, recipe: str | None) -> typ
     if not isinstance(found, type) or not _is_choice(found) or not issubclass(found, base):
         known = {class_path(kind): kind for kind in subclasses(base)}
         raise InputError(
-            f"{_join(where, _CLASS)} is {name!r}, which is no {base.__name__} that is known here."
+            f"{join(where, _CLASS)} is {name!r}, which is no {base.__name__} that is known here."
             f"{suggestion(str(name), known)}"
         )
     return found
@@ -213,12 +201,10 @@ def flatten(config: Any, where: str = "") -> dict[str, Any]:
         7
     """
     flat: dict[str, Any] = {}
-    hints = typing.get_type_hints(type(config))
-    for field in _fields(config):
-        name, value = _join(where, field.name), getattr(config, field.name)
+    for field, value, is_open in _values(config):
+        name = join(where, field)
         if dataclasses.is_dataclass(value):
-            if type(value) is not hints[field.name]:
-                flat[_join(name, _CLASS)] = class_name(type(value))
+            flat |= {join(name, _CLASS): class_name(type(value))} if is_open else {}
             flat |= flatten(value, name)
         else:
             flat[name] = value
@@ -234,20 +220,15 @@ def differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
         [('seed', 1, 2)]
     """
     left, right = flatten(a), flatten(b)
-    names = [*left, *(name for name in right if name not in left)]
-    return [(n, left.get(n), right.get(n)) for n in names if n not in left or n not in right or left[n] != right[n]]
+    names = [name for name in left | right if name not in left or name not in right or left[name] != right[name]]
+    return [(name, left.get(name), right.get(name)) for name in names]
 
 
 # As options of the command line
 
 
 def command_line(config: Any, default: Any, where: str = "") -> list[str]:
-    """Return the options that turn one config into another.
-
-    Args:
-        config: What is wanted.
-        default: What there is without options.
-        where: Name of the section.
+    """Return the options that turn a default into a config.
 
     Example:
         >>> from .config import LoopConfig
@@ -255,27 +236,24 @@ def command_line(config: Any, default: Any, where: str = "") -> list[str]:
         ['--seed', '3', '--compile']
     """
     words: list[str] = []
-    for field in _fields(config):
+    for field in init_fields(config):
         if not where and field.name == "recipe":
             continue
-        name, value, old = _join(where, field.name), getattr(config, field.name), getattr(default, field.name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            if type(value) is not type(old):
-                words += [_option(name), class_name(type(value))]
-                old = _Stub(inherited_values(old, type(value)), type(value))
+        name, value, old = join(where, field.name), getattr(config, field.name), getattr(default, field.name)
+        if dataclasses.is_dataclass(value):
+            kind = type(value)
+            if kind is not type(old):
+                words += [flag_of(name), class_name(kind)]
+                # What an object of the class is that has just been chosen: what it takes over, and its defaults.
+                old = SimpleNamespace(
+                    **{f.name: default_of(f) for f in init_fields(kind)} | inherited_values(old, kind)
+                )
             words += command_line(value, old, name)
+        elif isinstance(value, bool) and value != old:
+            words.append(flag_of(name) if value else negated_flag_of(name))
         elif value != old:
-            words += _option_words(name, value)
+            words += [flag_of(name), *map(str, value if isinstance(value, tuple) else [value])]
     return words
-
-
-class _Stub:
-    """The fields of a class that has just been chosen: what it takes over, and its defaults."""
-
-    def __init__(self, values: dict[str, Any], kind: type) -> None:
-        for field in _fields(kind):
-            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            setattr(self, field.name, values.get(field.name, default))
 
 
 def inherited_values(old: Any, kind: type) -> dict[str, Any]:
@@ -283,57 +261,41 @@ def inherited_values(old: Any, kind: type) -> dict[str, Any]:
     if not dataclasses.is_dataclass(old):
         return {}
     common = [base for base in type(old).__mro__ if base in kind.__mro__ and dataclasses.is_dataclass(base)]
-    return {field.name: getattr(old, field.name) for base in common[:1] for field in _fields(base)}
+    return {field.name: getattr(old, field.name) for base in common[:1] for field in init_fields(base)}
 
 
-def _option(name: str) -> str:
+def flag_of(name: str) -> str:
+    """Return the option of a field."""
     return f"--{name.replace('_', '-')}"
 
 
-def _option_words(name: str, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        section, _, field = name.rpartition(".")
-        return [_option(name if value else _join(section, f"no-{field}"))]
-    return [_option(name), *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+def negated_flag_of(name: str) -> str:
+    """Return the option that switches a field off."""
+    section, _, field = name.rpartition(".")
+    return flag_of(join(section, f"no-{field}"))
 
 
 def from_words(words: Sequence[str], hint: Any, where: str) -> Any:
     """Return what the words after an option stand for."""
     try:
-        return _from_words(list(words), hint)
+        return convert(_plain_words(words, hint), hint, where)
     except ValueError:
         raise InputError(f"{where} is {' '.join(words)!r}; it must be {describe_type(hint)}.") from None
 
 
-def _from_words(words: list[str], hint: Any) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
-        if words == ["None"]:
-            return None
-        return _from_words(words, next(a for a in arguments if a is not type(None)))
+def _plain_words(words: Sequence[str], hint: Any) -> Any:
+    """Return words as JSON would hold them; a ValueError if there are too many or too few, or if one is no number."""
+    origin = typing.get_origin(hint)
+    if origin in _UNIONS:
+        return None if list(words) == ["None"] else _plain_words(words, _without_none(hint))
     if origin is tuple:
-        each = arguments[:1] * len(words) if arguments[-1] is Ellipsis else arguments
-        if len(words) != len(each):
-            raise ValueError
-        return tuple(_from_words([word], a) for word, a in zip(words, each, strict=True))
+        return [_plain_words([word], a) for word, a in zip(words, _item_hints(hint, len(words)), strict=True)]
     if hint is bool and not words:
         return True
-    if len(words) != 1:
-        raise ValueError
     (word,) = words
-    if origin is Literal:
-        if word not in arguments:
-            raise ValueError
-        return word
     if hint is bool:
-        return {"true": True, "false": False}[word.lower()] if word.lower() in ("true", "false") else _fail()
-    if hint in (int, float, str, Path):
-        return hint(word)
-    raise TypeError(f"{hint!r} is no type that an option can have.")
-
-
-def _fail() -> Any:
-    raise ValueError
+        return {"true": True, "false": False}.get(word.lower(), word)
+    return hint(word) if hint in (int, float) else word
 
 
 def describe_type(hint: Any) -> str:
@@ -344,7 +306,7 @@ def describe_type(hint: Any) -> str:
         ('an integer or None', '2 values, each a number')
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
+    if origin in _UNIONS:
         return " or ".join(describe_type(a) for a in arguments)
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}"
@@ -372,9 +334,34 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _fields(kind: Any) -> list[dataclasses.Field[Any]]:
+def _without_none(hint: Any) -> Any:
+    return next(a for a in typing.get_args(hint) if a is not type(None))
+
+
+def _item_hints(hint: Any, count: int) -> tuple[Any, ...]:
+    """Return the types of the items of a tuple type, of which so many are given."""
+    arguments = typing.get_args(hint)
+    return arguments[:1] * count if arguments[-1] is Ellipsis else arguments
+
+
+def _values(config: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the name of each field, its value, and whether that may be of another class than the type of the field."""
+    hints = typing.get_type_hints(type(config))
+    for field in init_fields(config):
+        value = getattr(config, field.name)
+        yield field.name, value, type(value) is not hints[field.name]
+
+
+def init_fields(kind: Any) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a dataclass that its constructor takes."""
     return [field for field in dataclasses.fields(kind) if field.init]
 
 
-def _join(where: str, name: str) -> str:
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, or `dataclasses.MISSING`."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def join(where: str, name: str) -> str:
+    """Return the full name of a field in a section."""
     return f"{where}.{name}" if where else name

@@ -1,11 +1,37 @@
-"""Ctrl-C and new processes: those who are being started cannot deal with it yet."""
+"""Ctrl-C and kill: requests to finish the step, save and go, and nothing that new processes must deal with."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from types import FrameType
+
+
+class Interruption:
+    """Notes SIGINT and SIGTERM while its context lasts; a second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> Interruption:
+        # Only the main thread may handle signals; elsewhere they keep their meaning.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
 
 
 @contextmanager

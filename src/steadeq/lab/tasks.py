@@ -30,11 +30,7 @@ class AbstractTask(ABC):
 
     @abstractmethod
     def check(self, output: Any, target: Tensor) -> None:
-        """Check that an output of the network can be compared with the targets.
-
-        Raises:
-            ValueError: It cannot; the message says what does not fit.
-        """
+        """Raise a ValueError that says what does not fit if an output cannot be compared with the targets."""
 
     @abstractmethod
     def losses(self, output: Any, target: Tensor) -> Tensor:
@@ -42,13 +38,7 @@ class AbstractTask(ABC):
 
     @abstractmethod
     def scores(self, output: Any, target: Tensor, losses: Tensor) -> Tensor:
-        """Return what the metric is made of: (B,) numbers, or (B, K) if it takes several.
-
-        Args:
-            output: What the network returned.
-            target: What was asked for.
-            losses: What `losses` returned for both.
-        """
+        """Return what the metric is made of, given the losses too: (B,) numbers, or (B, K) if it takes several."""
 
     def summarize(self, scores: Sequence[float]) -> float:
         """Return the metric of many samples, given the K means of their scores."""

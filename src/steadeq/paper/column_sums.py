@@ -1,13 +1,12 @@
 """Section 2.2: a penalty on sums of columns (Linsley et al., 2020), and why it need not make a DEQ stable."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
@@ -41,6 +40,9 @@ NORMALIZED, BARE = "digits", "digits, no last norm"
 """The cell of the recipe, and the same without the group normalization that it ends with."""
 NONE, COLUMNS, FROBENIUS = "no penalty", "sums of columns", "Frobenius norm"
 _LARGE, _SMALL = 100, 6
+_PENALTY = Column(title="L", measure="column_penalty", digits=".2g")
+_RADIUS = Column(title="spectral radius", measure="spectral_radius", digits=".2f")
+_EVALS = Column(title="evaluations of Anderson", measure="anderson_evals", digits=".1f")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +72,7 @@ def column_sums(eq: Equilibrium) -> Tensor:
 
 
 def column_penalty(sums: Tensor, *, level: float = LEVEL) -> Tensor:
-    """Return the mean over the batch of L = ‖(1ᵀJ - λ)⁺‖₂.
-
-    Args:
-        sums: 1ᵀJ of each sample.
-        level: λ, what a sum may be at no cost.
+    """Return the mean over the batch of L = ‖(1ᵀJ - λ)⁺‖₂, where λ is the level up to which a sum costs nothing.
 
     Example:
         >>> J = torch.tensor(COUNTEREXAMPLE)
@@ -84,23 +82,10 @@ def column_penalty(sums: Tensor, *, level: float = LEVEL) -> Tensor:
     return torch.linalg.vector_norm((sums - level).clamp(min=0), dim=1).mean()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counterexample:
-    """What penalties and estimators say of the paper's matrix."""
+def measure_counterexample() -> dict[str, Any]:
+    """Return what penalties and estimators say of the paper's matrix.
 
-    column_penalty: float
-    spectral_radius: float
-    spectral_radius_error: float | None = None
-    frobenius_norm: float
-    distances: Sequence[float]
-    """Distance from the fixed point after 0, 1, 2 ... steps of plain iteration."""
-
-
-def measure_counterexample(num_steps: int = 10) -> Counterexample:
-    """Return what penalties and estimators say of the paper's matrix, and how far plain iteration gets with it.
-
-    Args:
-        num_steps: Number of steps of the iteration.
+    `distances` are those from the fixed point after 0, 1, 2 ... steps of plain iteration.
     """
     # The difference of start and fixed point is then an eigenvector.
     J, b = torch.tensor(COUNTEREXAMPLE), torch.tensor([[1.0, -1.0]])
@@ -110,30 +95,26 @@ def measure_counterexample(num_steps: int = 10) -> Counterexample:
         return z @ J.T + b
 
     distances, z = [], torch.zeros(1, 2)
-    for _ in range(num_steps + 1):
+    for _ in range(11):
         distances.append(float(torch.linalg.vector_norm(z - z_star)))
         z = f(z)
     generator = torch.Generator().manual_seed(0)
     eq = Equilibrium.at(f, z_star)
     radius = spectral_radius(eq, generator=generator)
-    return Counterexample(
+    return {
         # Zero at every λ >= 0, also at the strictest.
-        column_penalty=float(column_penalty(column_sums(eq), level=0.0)),
-        spectral_radius=float(radius.value),
-        spectral_radius_error=float(radius.error),
-        frobenius_norm=float(frobenius_norm(eq, num_probes=200, generator=generator).value),
-        distances=distances,
-    )
+        "column_penalty": float(column_penalty(column_sums(eq), level=0.0)),
+        "spectral_radius": float(radius.value),
+        "spectral_radius_error": float(radius.error),
+        "frobenius_norm": float(frobenius_norm(eq, num_probes=200, generator=generator).value),
+        "distances": distances,
+    }
 
 
 def train(arm: Arm, seed: int, *, device: torch.device, num_steps: int | None = None) -> ConvDEQ:
-    """Return a model trained on digits.
+    """Return a model trained on digits, by default to the end of `NUM_EPOCHS`.
 
-    Args:
-        arm: Which cell and penalty.
-        seed: Seed of weights, batches and probes, which are the same for all penalties.
-        device: Where to train.
-        num_steps: Steps after which to stop; by default `NUM_EPOCHS` are finished.
+    Weights, batches and probes of a seed are the same for all penalties.
     """
     config = recipes.get("digits").build().with_max_evals(MAX_EVALS)
     dataset = Digits().load().train
@@ -167,34 +148,11 @@ def train(arm: Arm, seed: int, *, device: torch.device, num_steps: int | None = 
     return model
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArmMeasures:
-    """What is measured of a trained model, on validation data.
-
-    Residual is that of Anderson after 6 evaluations, and both numbers of evaluations are those to a residual of 0.001.
-    """
-
-    train_loss: float
-    """Loss on training data."""
-    accuracy: float
-    column_penalty: float
-    largest_sum: float
-    spectral_radius: float
-    spectral_radius_error: float | None
-    spectral_radius_unknown: float
-    """Share of the samples for which the error of the spectral radius is not known."""
-    jacobian_norm: float
-    """‖J‖²_F / d."""
-    residual: float
-    anderson_evals: float
-    picard_evals: float
-    weight_change: float
-    """The largest difference of a weight from the model of the same seed without a penalty."""
-
-
 @torch.no_grad()
-def measure(model: ConvDEQ, *, unpenalized: ConvDEQ) -> tuple[ArmMeasures, list[float]]:
-    """Return what is compared, and the residuals of plain iteration.
+def measure(model: ConvDEQ, *, unpenalized: ConvDEQ) -> tuple[dict[str, float | None], list[float]]:
+    """Return what is compared, on validation data but for the training loss, and the residuals of plain iteration.
+
+    Numbers of evaluations are those to a residual of 0.001; the change of weights is the largest.
 
     Args:
         model: A trained model.
@@ -221,33 +179,34 @@ def measure(model: ConvDEQ, *, unpenalized: ConvDEQ) -> tuple[ArmMeasures, list[
     generator = torch.Generator().manual_seed(0)
     radius = spectral_radius(some, generator=generator)
     error, unknown = radius.mean_error()
-    found = ArmMeasures(
-        train_loss=float(loss),
-        accuracy=float((output.argmax(dim=1) == y).double().mean()),
-        column_penalty=float(column_penalty(sums)),
-        largest_sum=float(sums.max()),
-        spectral_radius=float(radius.value.mean()),
-        spectral_radius_error=error,
-        spectral_radius_unknown=unknown,
-        jacobian_norm=float(frobenius_norm(some, generator=generator).value.square().mean()) / some.z[0].numel(),
-        residual=float(stats(Anderson(max_evals=_SMALL, tol=0))[0]),
-        anderson_evals=float(stats(Anderson(max_evals=_LARGE, tol=1e-3))[1]),
-        picard_evals=float(stats(Picard(max_evals=_LARGE, tol=1e-3))[1]),
-        weight_change=float((weights - others).abs().max()),
-    )
+    found = {
+        "train_loss": float(loss),
+        "accuracy": float((output.argmax(dim=1) == y).double().mean()),
+        "column_penalty": float(column_penalty(sums)),
+        "largest_sum": float(sums.max()),
+        "spectral_radius": float(radius.value.mean()),
+        "spectral_radius_error": error,
+        "spectral_radius_unknown": unknown,
+        "jacobian_norm": float(frobenius_norm(some, generator=generator).value.square().mean()) / some.z[0].numel(),
+        "residual": float(stats(Anderson(max_evals=_SMALL, tol=0))[0]),
+        "anderson_evals": float(stats(Anderson(max_evals=_LARGE, tol=1e-3))[1]),
+        "picard_evals": float(stats(Picard(max_evals=_LARGE, tol=1e-3))[1]),
+        "weight_change": float((weights - others).abs().max()),
+    }
     return found, stats(Picard(max_evals=30, tol=0))[2].tolist()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSummary(Averages, Arm):
-    """What is known of an arm over its seeds: everything in `ArmMeasures`."""
+    """What is known of an arm over its seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """The counterexample, and the trained models."""
 
-    counterexample: Counterexample
+    counterexample: Mapping[str, Any]
+    """What `measure_counterexample` returned."""
     arms: Sequence[ArmSummary]
 
     def of(self, cell: str) -> tuple[ArmSummary, ArmSummary, ArmSummary]:
@@ -272,13 +231,11 @@ def draw_residuals(traces: Mapping[Arm, Sequence[Sequence[float]]]) -> Figure:
         figure = Figure(figsize=(WIDTH * len(cells), HEIGHT + 0.4))
         panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
         for axes, cell in zip(panels, cells, strict=True):
-            chosen = [arm for arm in traces if arm.cell == cell]
-            for index, arm in enumerate(chosen):
-                values = list(zip(*traces[arm], strict=True))
-                numbers, style = range(1, len(values) + 1), look(index)
-                axes.plot(numbers, [sum(v) / len(v) for v in values], label=arm.penalty, **style)
-                low, high = ([extreme(v) for v in values] for extreme in (min, max))
-                axes.fill_between(numbers, low, high, color=style["color"], alpha=0.18, linewidth=0)
+            for index, arm in enumerate(arm for arm in traces if arm.cell == cell):
+                values, style = np.array(traces[arm]), look(index)
+                numbers = range(1, values.shape[1] + 1)
+                axes.plot(numbers, values.mean(0), label=arm.penalty, **style)
+                axes.fill_between(numbers, values.min(0), values.max(0), color=style["color"], alpha=0.18, linewidth=0)
             axes.set(title=cell, xlabel="evaluations of plain iteration")
             use_log_scale(axes)
         panels[0].set_ylabel("relative residual")
@@ -290,81 +247,76 @@ def draw_residuals(traces: Mapping[Arm, Sequence[Sequence[float]]]) -> Figure:
 class _ColumnSums(PaperResult[Summary]):
     rows_key = "arms"
 
-    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
         device = Process.alone().device
-        measured: dict[Arm, list[ArmMeasures]] = {arm: [] for arm in ARMS}
         traces: dict[Arm, list[list[float]]] = {arm: [] for arm in ARMS}
         unpenalized: dict[tuple[str, int], ConvDEQ] = {}
-        rows, residuals = [], []
+        arms, rows, residuals = [], [], []
         for arm in ARMS:
+            measured = []
             for seed in SEEDS:
                 model = train(arm, seed, device=device)
                 found, trace = measure(model, unpenalized=unpenalized.setdefault((arm.cell, seed), model))
-                measured[arm].append(found)
+                measured.append(found)
                 traces[arm].append(trace)
                 name = {**vars(arm), "seed": seed}
-                rows.append({**name, **asdict(found)})
+                rows.append({**name, **found})
                 residuals += [{**name, "evaluation": n, "residual": value} for n, value in enumerate(trace, start=1)]
+            arms.append(ArmSummary.over(measured, **vars(arm)))
         write_csv(folder / "runs.csv", rows)
         write_csv(folder / "residuals.csv", residuals)
         counterexample = measure_counterexample()
-        drawn = draw_counterexample(counterexample.distances)
+        drawn = draw_counterexample(counterexample["distances"])
         save_figures({"counterexample": drawn, "residuals": draw_residuals(traces)}, folder)
-        arms = [ArmSummary.over(found, **vars(arm)) for arm, found in measured.items()]
         return Summary(counterexample=counterexample, arms=arms)
 
     def to_json(self, summary: Summary) -> dict[str, Any]:
-        return {"counterexample": asdict(summary.counterexample), "arms": [arm.to_json() for arm in summary.arms]}
+        return {"counterexample": summary.counterexample, "arms": [arm.to_json() for arm in summary.arms]}
 
     def from_json(self, content: Mapping[str, Any]) -> Summary:
         arms = [ArmSummary.from_json(arm) for arm in content["arms"]]
-        return Summary(counterexample=Counterexample(**content["counterexample"]), arms=arms)
+        return Summary(counterexample=content["counterexample"], arms=arms)
 
     def table(self, summary: Summary) -> str:
-        columns = (
-            Column(title="accuracy, %", measure="accuracy", factor=100, digits=".1f"),
-            Column(title="L", measure="column_penalty", digits=".2g"),
-            Column(title="spectral radius", measure="spectral_radius", digits=".2f"),
-            Column(title="evaluations of Anderson", measure="anderson_evals", digits=".1f"),
-        )
+        accuracy = Column(title="accuracy, %", measure="accuracy", factor=100, digits=".1f")
+        columns = (accuracy, _PENALTY, _RADIUS, _EVALS)
         rows = [[arm.cell, arm.penalty, f"{arm.weight:g}", *(c.show(arm) for c in columns)] for arm in summary.arms]
         return markdown_table(["cell", "penalty", "weight", *(column.title for column in columns)], rows)
 
 
-def _growth(found: Counterexample) -> float:
-    return found.distances[-1] / found.distances[0]
+def _growth(summary: Summary) -> float:
+    distances = summary.counterexample["distances"]
+    return distances[-1] / distances[0]
 
 
-def _matrix_evidence(found: Counterexample) -> str:
+def _matrix_evidence(summary: Summary) -> str:
+    found = summary.counterexample
     return (
-        f"L {found.column_penalty:g}, spectral radius {found.spectral_radius:.4g}"
-        f"{error_note(found.spectral_radius_error)}, ‖J‖_F {found.frobenius_norm:.3g} (exact: 4); "
-        f"{len(found.distances) - 1} steps take plain iteration {_growth(found):.3g} times as far away"
+        f"L {found['column_penalty']:g}, spectral radius {found['spectral_radius']:.4g}"
+        f"{error_note(found.get('spectral_radius_error'))}, ‖J‖_F {found['frobenius_norm']:.3g} (exact: 4); "
+        f"{len(found['distances']) - 1} steps take plain iteration {_growth(summary):.3g} times as far away"
     )
 
 
-def _helps_less(summary: Summary, cell: str) -> bool:
-    """Return whether sums of columns have less than half of the effect of the Frobenius norm, which has some."""
-    none, columns, frobenius = summary.of(cell)
+def _helps_less(text: str, *, cell: str) -> Claim[Summary]:
+    """Return a claim that sums of columns have less than half of the effect of the Frobenius norm, which has some."""
 
-    def effect(arm: ArmSummary, name: str) -> float:
-        return none.mean(name) - arm.mean(name)
+    def holds(summary: Summary) -> bool:
+        none, columns, frobenius = summary.of(cell)
+        for name in ("spectral_radius", "anderson_evals"):
+            effect = none.mean(name) - frobenius.mean(name)
+            if effect <= 0 or none.mean(name) - columns.mean(name) >= effect / 2:
+                return False
+        return True
 
-    names = ("spectral_radius", "anderson_evals")
-    return all(effect(frobenius, name) > 0 and effect(columns, name) < effect(frobenius, name) / 2 for name in names)
+    def evidence(summary: Summary) -> str:
+        arms = summary.of(cell)
+        measures = (_RADIUS, _EVALS, _PENALTY, Column(title="training loss", measure="train_loss", digits=".2g"))
+        listed = "; ".join(f"{column.title} {', '.join(map(column.show, arms))}" for column in measures)
+        change = arms[1].mean("weight_change")
+        return f"{NONE}, {COLUMNS}, {FROBENIUS}: {listed}; largest change of a weight by {COLUMNS} {change:.2g}"
 
-
-def _cell_evidence(summary: Summary, cell: str) -> str:
-    arms = summary.of(cell)
-
-    def listed(name: str, digits: str) -> str:
-        return ", ".join(arm.show(name, digits=digits) for arm in arms)
-
-    return (
-        f"{NONE}, {COLUMNS}, {FROBENIUS}: spectral radius {listed('spectral_radius', '.2f')}; evaluations of Anderson "
-        f"{listed('anderson_evals', '.1f')}; L {listed('column_penalty', '.2g')}; training loss "
-        f"{listed('train_loss', '.2g')}; largest change of a weight by {COLUMNS} {arms[1].mean('weight_change'):.2g}"
-    )
+    return Claim(text, holds=holds, evidence=evidence)
 
 
 COLUMN_SUMS = _ColumnSums(
@@ -378,22 +330,19 @@ COLUMN_SUMS = _ColumnSums(
         Claim(
             "the matrix ((2, -2), (-2, 2)) has L = 0 and yet an eigenvalue of 4, and plain iteration diverges",
             holds=lambda s: (
-                s.counterexample.column_penalty == 0
-                and abs(s.counterexample.spectral_radius - 4) < 0.01
-                and _growth(s.counterexample) > 1e3
+                s.counterexample["column_penalty"] == 0
+                and abs(s.counterexample["spectral_radius"] - 4) < 0.01
+                and _growth(s) > 1e3
             ),
-            evidence=lambda s: _matrix_evidence(s.counterexample),
+            evidence=_matrix_evidence,
         ),
-        Claim(
+        _helps_less(
             "a penalty on sums of columns does not help a DEQ as that on the Frobenius norm does (digits: less than "
             "half of its effect on spectral radius and evaluations)",
-            holds=lambda s: _helps_less(s, NORMALIZED),
-            evidence=lambda s: _cell_evidence(s, NORMALIZED),
+            cell=NORMALIZED,
         ),
-        Claim(
-            "nor does it if the cell does not end with a normalization, which makes sums of columns vanish",
-            holds=lambda s: _helps_less(s, BARE),
-            evidence=lambda s: _cell_evidence(s, BARE),
+        _helps_less(
+            "nor does it if the cell does not end with a normalization, which makes sums of columns vanish", cell=BARE
         ),
     ),
 )

@@ -1,7 +1,5 @@
 """`steadeq reproduce`."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     if given.dry_run:
         print_table(["run", "recipe", "state"], [[name, configs[name].recipe, states[name]] for name in configs])
         return 0
-    if not HARDWARE[given.scale].is_here:
+    if HARDWARE[given.scale].name:
         missing = {name: configs[name] for name in configs if states[name] not in ("finished", "diverged")}
         if missing:
             print(
@@ -78,24 +76,16 @@ def run(arguments: Sequence[str]) -> int:
             for command in commands(missing, given.runs):
                 print(shlex.join(["torchrun", "--nproc-per-node", "4", "-m", "steadeq", "train", *command]))
             return 0
-    folders = {name: given.runs / name for name in configs}
-    complete_runs({folders[n]: c for n, c in configs.items()}, num_jobs=given.jobs, display=choose_display())
+    complete_runs({given.runs / n: c for n, c in configs.items()}, num_jobs=given.jobs, display=choose_display())
     for result in chosen:
-        verdicts = result.produce(
-            {n: folders[n] for n in result.runs(given.scale)}, given.out / result.name, given.scale
-        )
+        verdicts = result.produce(given.runs, given.out / result.name, given.scale)
         print_table(["claim", "verdict", "numbers"], [[v.claim, v.outcome, v.evidence] for v in verdicts])
         print(f"Written to {given.out / result.name}.")
     return 0
 
 
 def commands(configs: Mapping[str, TrainConfig], folder: Path) -> list[list[str]]:
-    """Return the arguments of `steadeq train` for each run.
-
-    Args:
-        configs: What to train, by the name of the run.
-        folder: Where the folders of the runs go.
-    """
+    """Return the arguments of `steadeq train` for each run, whose own folder goes into the given one."""
     return [
         [config.recipe, *command_line(config, recipes.get(config.recipe).build()), "--out", str(folder / name)]
         for name, config in configs.items()

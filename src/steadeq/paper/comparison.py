@@ -1,7 +1,6 @@
 """Results that compare variants: all of them evaluate, draw, judge and write in the same order."""
 
-from __future__ import annotations
-
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,7 +14,7 @@ from ..lab.recipes.registry import Scale
 from ..lab.report import RunGroup, curves, save_png
 from ..lab.runs import RunRecord
 from .result import HARDWARE, PaperResult, write_csv
-from .tables import Column, variant_table
+from .tables import Column, markdown_table
 from .variant import Measures, Summary, Variant, VariantSummary, evaluate, measure, plan
 
 
@@ -57,8 +56,8 @@ class Comparison(PaperResult[Summary]):
     """Whether the budget of the paper stands beside ours in the table."""
     budgets: Sequence[int] = ()
     """Further budgets at which every equilibrium model is evaluated."""
-    extend: Callable[[Summary, Mapping[str, Path]], Summary] = lambda summary, _: summary
-    """Adds to the summary what follows from several variants, or from one of the runs of each."""
+    extend: Callable[[Summary], Summary] = lambda summary: summary
+    """Adds to the summary what follows from several variants, or from their recipes."""
 
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
         return plan(self.variants(scale))
@@ -71,12 +70,35 @@ class Comparison(PaperResult[Summary]):
         text = f"{minutes} min" if minutes < day else "days" if minutes < 14 * day else "weeks"
         return f"{text} on {hardware.name}" if hardware.name else text
 
-    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
         variants = self.variants(scale)
-        measured = self._collect(variants, runs, folder)
-        found = Summary((variant.name, summarize(variant, measured[variant.name])) for variant in variants)
-        save_figures(self.draw(_groups(variants, runs)), folder)
-        return self.extend(found, runs)
+        wanted: dict[str, set[int]] = defaultdict(set)
+        for variant in variants:
+            for name in variant.configs():
+                wanted[name] |= {variant.max_evals, *(self.budgets if variant.max_evals else ())}
+        evaluated = {name: evaluate(runs / name, sorted(budgets)) for name, budgets in wanted.items()}
+        records = {name: RunRecord.read(runs / name) for name in wanted}
+        summary, groups, rows = Summary(), {}, []
+        for variant in variants:
+            configs = variant.configs()
+            measured = [measure(records[name], evaluated[name].get(variant.max_evals)) for name in configs]
+            summary[variant.name] = summarize(variant, measured)
+            for config, found in zip(configs.values(), measured, strict=True):
+                rows.append({"variant": variant.name, "seed": config.loop.seed, **found})
+            # Of variants that share their runs, the first is drawn.
+            group = RunGroup(label=variant.name, runs=tuple(records[name] for name in configs))
+            groups.setdefault(tuple(configs), group)
+        write_csv(folder / "runs.csv", rows)
+        by_budget = [
+            {"run": name, **{records[name].metric if k == "score" else k: v for k, v in asdict(row).items()}}
+            for name, found in evaluated.items()
+            for row in found.values()
+            if row.max_evals
+        ]
+        if by_budget:
+            write_csv(folder / "budgets.csv", by_budget)
+        save_figures(self.draw(list(groups.values())), folder)
+        return self.extend(summary)
 
     def draw(self, groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
         """Return the figures by their names; None where the runs recorded nothing to draw."""
@@ -89,36 +111,21 @@ class Comparison(PaperResult[Summary]):
         return Summary((row["variant"], VariantSummary.from_json(row)) for row in content["variants"])
 
     def table(self, summary: Summary) -> str:
-        return variant_table(summary.values(), self.columns, nfe_beside_paper=self.nfe_beside_paper)
+        titles = ["model", "NFE", *(["paper"] if self.nfe_beside_paper else [])]
+        for column in self.columns:
+            titles += [column.title, "paper"] if column.beside_paper else [column.title]
+        return markdown_table(titles, [self._cells(row) for row in summary.values()])
 
-    def _collect(
-        self, variants: Sequence[Variant], runs: Mapping[str, Path], folder: Path
-    ) -> dict[str, list[Measures]]:
-        """Return what is measured of each run, by variant; write runs.csv and budgets.csv."""
-        wanted: dict[str, set[int]] = {}
-        for variant in variants:
-            for name in variant.configs():
-                budgets = self.budgets if variant.max_evals else ()
-                wanted.setdefault(name, set()).update([variant.max_evals, *budgets])
-        evaluated = {name: evaluate(runs[name], sorted(budgets)) for name, budgets in wanted.items()}
-        records = {name: RunRecord.read(runs[name]) for name in wanted}
-        measured: dict[str, list[Measures]] = {variant.name: [] for variant in variants}
-        rows = []
-        for variant in variants:
-            for name, config in variant.configs().items():
-                found = measure(records[name], evaluated[name].get(variant.max_evals))
-                measured[variant.name].append(found)
-                rows.append({"variant": variant.name, "seed": config.loop.seed, **found})
-        write_csv(folder / "runs.csv", rows)
-        by_budget = [
-            {"run": name, **{records[name].metric if k == "score" else k: v for k, v in asdict(row).items()}}
-            for name, found in evaluated.items()
-            for row in found.values()
-            if row.max_evals
-        ]
-        if by_budget:
-            write_csv(folder / "budgets.csv", by_budget)
-        return measured
+    def _cells(self, row: VariantSummary) -> list[str]:
+        found = [row.variant, str(row.max_evals or "-")]
+        if self.nfe_beside_paper:
+            found.append(row.paper.get("max_evals", "-"))
+        for column in self.columns:
+            has_diverged = column.measure == "score" and row.mean("diverged") == 1
+            found.append("diverged" if has_diverged else column.show(row))
+            if column.beside_paper:
+                found.append(row.paper.get(column.measure, "-"))
+        return found
 
 
 def summarize(variant: Variant, measured: Sequence[Measures]) -> VariantSummary:
@@ -132,13 +139,3 @@ def save_figures(figures: Mapping[str, Figure | None], folder: Path) -> None:
     for name, figure in figures.items():
         if figure is not None:
             save_png(figure, folder / f"{name}.png", dpi=110)
-
-
-def _groups(variants: Sequence[Variant], runs: Mapping[str, Path]) -> list[RunGroup]:
-    """Return the runs of each variant under its name; of variants that share their runs, the first."""
-    groups: dict[tuple[str, ...], RunGroup] = {}
-    for variant in variants:
-        names = tuple(variant.configs())
-        if names not in groups:
-            groups[names] = RunGroup(label=variant.name, runs=tuple(RunRecord.read(runs[name]) for name in names))
-    return list(groups.values())

@@ -1,7 +1,5 @@
 """Figure 1: solves get worse as a DEQ trains, together with the norm of its Jacobian, and cost time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from .comparison import Comparison

@@ -1,7 +1,5 @@
 """Figures 3 and 4: small changes of the architecture make a DEQ-Transformer unstable, unless it is regularized."""
 
-from __future__ import annotations
-
 from .comparison import Comparison
 from .language import NO_WEIGHT_NORM, POST, POST_JR, PRE, PRE_JR, language_models
 from .result import Claim

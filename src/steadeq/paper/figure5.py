@@ -1,9 +1,7 @@
 """Figure 5: what the penalty does to a map of one variable (section 5.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,25 +25,15 @@ from .variant import SEEDS, Averages
 
 GAMMAS = (0.0, 1.0, 2.0, 4.0)
 MAX_EVALS = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitMeasures:
-    """What is measured of a trained model on validation data; evaluations are those to a residual of 0.001."""
-
-    mse: float
-    """Mean squared error with the budget of the run."""
-    mse_converged: float
-    slope: float
-    """Mean of |df/dz| at the equilibria."""
-    slope_max: float
-    picard_evals: float
-    anderson_evals: float
+_MSE = Column(title="validation MSE at 6 evaluations", measure="mse", digits=".4f")
+_SLOPE = Column(title="mean slope of f", measure="slope", digits=".3f")
+_PICARD = Column(title="evaluations of plain iteration", measure="picard_evals", digits=".1f")
+_ANDERSON = Column(title="evaluations of Anderson", measure="anderson_evals", digits=".2f")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GammaSummary(Averages):
-    """What is known of the models that were trained with one gamma: everything in `FitMeasures`."""
+    """What is known of the models that were trained with one gamma."""
 
     gamma: float
 
@@ -54,8 +42,8 @@ Summary = Sequence[GammaSummary]
 
 
 @torch.no_grad()
-def measure(model: ToyDEQ, x: Tensor, y: Tensor, *, budget: int) -> FitMeasures:
-    """Return what is measured of a trained model.
+def measure(model: ToyDEQ, x: Tensor, y: Tensor, *, budget: int) -> dict[str, float]:
+    """Return what is measured of a trained model; numbers of evaluations are those to a residual of 0.001.
 
     Args:
         model: The model.
@@ -74,14 +62,14 @@ def measure(model: ToyDEQ, x: Tensor, y: Tensor, *, budget: int) -> FitMeasures:
         assert stats is not None
         return float(stats.num_evals.double().mean())
 
-    return FitMeasures(
-        mse=float((model(x, solver=Anderson(max_evals=budget, tol=1e-3)) - y).square().mean()),
-        mse_converged=float((converged - y).square().mean()),
-        slope=float(slope.mean()),
-        slope_max=float(slope.max()),
-        picard_evals=num_evals(Picard(max_evals=MAX_EVALS, tol=1e-3)),
-        anderson_evals=num_evals(Anderson(max_evals=MAX_EVALS, tol=1e-3)),
-    )
+    return {
+        "mse": float((model(x, solver=Anderson(max_evals=budget, tol=1e-3)) - y).square().mean()),
+        "mse_converged": float((converged - y).square().mean()),
+        "slope": float(slope.mean()),
+        "slope_max": float(slope.max()),
+        "picard_evals": num_evals(Picard(max_evals=MAX_EVALS, tol=1e-3)),
+        "anderson_evals": num_evals(Anderson(max_evals=MAX_EVALS, tol=1e-3)),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,23 +86,23 @@ class _Figure5(PaperResult[Summary]):
             for seed in SEEDS
         }
 
-    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
         device = Process.alone().device
         models: dict[float, list[ToyDEQ]] = {gamma: [] for gamma in GAMMAS}
-        measured: dict[float, list[FitMeasures]] = {gamma: [] for gamma in GAMMAS}
+        measured: dict[float, list[dict[str, float]]] = {gamma: [] for gamma in GAMMAS}
         rows = []
         validation = Synthetic().load().validation
         assert isinstance(validation, AbstractDataset)
         x, y = validation.all()
-        for path in runs.values():
-            trained = load_trained(path, device=device)
+        for name in self.runs(scale):
+            trained = load_trained(runs / name, device=device)
             model, config = trained.model, trained.config
             assert isinstance(model, ToyDEQ)
             found = measure(model, x.to(device), y.to(device), budget=config.evaluation_solver.max_evals)
             gamma = config.regularizer.weight
             measured[gamma].append(found)
             models[gamma].append(model.cpu())
-            rows.append({"gamma": gamma, "seed": config.loop.seed, **asdict(found)})
+            rows.append({"gamma": gamma, "seed": config.loop.seed, **found})
         write_csv(folder / "runs.csv", rows)
         first = {f"γ = {gamma:g}": members[0] for gamma, members in models.items()}
         save_png(synthetic_figure(first, target, data=(x, y)), folder / "surfaces.png", dpi=90)
@@ -128,16 +116,9 @@ class _Figure5(PaperResult[Summary]):
         return [GammaSummary.from_json(row) for row in content["gammas"]]
 
     def table(self, summary: Summary) -> str:
-        rows = [[f"{row.gamma:g}", *(column.show(row) for column in _COLUMNS)] for row in summary]
-        return markdown_table(["γ", *(column.title for column in _COLUMNS)], rows)
-
-
-_COLUMNS = (
-    Column(title="validation MSE at 6 evaluations", measure="mse", digits=".4f"),
-    Column(title="mean slope of f", measure="slope", digits=".3f"),
-    Column(title="evaluations of plain iteration", measure="picard_evals", digits=".1f"),
-    Column(title="evaluations of Anderson", measure="anderson_evals", digits=".2f"),
-)
+        columns = (_MSE, _SLOPE, _PICARD, _ANDERSON)
+        rows = [[f"{row.gamma:g}", *(column.show(row) for column in columns)] for row in summary]
+        return markdown_table(["γ", *(column.title for column in columns)], rows)
 
 
 def _target_variance() -> float:
@@ -145,13 +126,18 @@ def _target_variance() -> float:
     return float(target(torch.linspace(-1, 1, 1001) * RADIUS).var())
 
 
-def _listed(summary: Summary, name: str, digits: str) -> str:
+def _listed(summary: Summary, column: Column) -> str:
     gammas = ", ".join(f"{row.gamma:g}" for row in summary)
-    return f"gamma {gammas}: {', '.join(row.show(name, digits=digits) for row in summary)}"
+    return f"gamma {gammas}: {', '.join(map(column.show, summary))}"
 
 
-def _falls(summary: Summary, name: str) -> bool:
-    return all(after.mean(name) < before.mean(name) for before, after in pairwise(summary))
+def _falls(text: str, column: Column, *, prefix: str = "") -> Claim[Summary]:
+    """Return a claim that a measure falls with gamma."""
+    return Claim(
+        text,
+        holds=lambda s: all(b.mean(column.measure) < a.mean(column.measure) for a, b in pairwise(s)),
+        evidence=lambda s: prefix + _listed(s, column),
+    )
 
 
 FIGURE5 = _Figure5(
@@ -164,24 +150,12 @@ FIGURE5 = _Figure5(
             "every gamma fits the target (unexplained variance, noise aside, below 1%)",
             holds=lambda s: (max(row.mean("mse") for row in s) - NOISE**2) / _target_variance() < 0.01,
             evidence=lambda s: (
-                f"validation MSE, {_listed(s, 'mse', '.4f')}; noise floor {NOISE**2:g}, variance of the target "
+                f"validation MSE, {_listed(s, _MSE)}; noise floor {NOISE**2:g}, variance of the target "
                 f"{_target_variance():.2f}"
             ),
         ),
-        Claim(
-            "a larger gamma gives a flatter surface at the equilibrium",
-            holds=lambda s: _falls(s, "slope"),
-            evidence=lambda s: f"mean |df/dz|, {_listed(s, 'slope', '.3f')}",
-        ),
-        Claim(
-            "a larger gamma needs fewer evaluations of plain iteration",
-            holds=lambda s: _falls(s, "picard_evals"),
-            evidence=lambda s: _listed(s, "picard_evals", ".1f"),
-        ),
-        Claim(
-            "a larger gamma needs fewer evaluations of Anderson",
-            holds=lambda s: _falls(s, "anderson_evals"),
-            evidence=lambda s: _listed(s, "anderson_evals", ".2f"),
-        ),
+        _falls("a larger gamma gives a flatter surface at the equilibrium", _SLOPE, prefix="mean |df/dz|, "),
+        _falls("a larger gamma needs fewer evaluations of plain iteration", _PICARD),
+        _falls("a larger gamma needs fewer evaluations of Anderson", _ANDERSON),
     ),
 )

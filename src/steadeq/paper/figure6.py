@@ -1,8 +1,5 @@
 """Figure 6: error, inference time and training memory beside explicit networks."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,11 +34,11 @@ def draw(summary: Summary) -> Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class _Figure6(Comparison):
-    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
         summary = super().measure(runs, folder, scale)
         for variant in self.variants(scale):
             # One seed will do: they differ in their weights only.
-            run, row = runs[next(iter(variant.configs()))], summary[variant.name]
+            run, row = runs / next(iter(variant.configs())), summary[variant.name]
             score = row.spreads["score"]
             seconds = inference_seconds(run, max_evals=variant.max_evals)
             summary[variant.name] = row.adding(
@@ -65,26 +62,16 @@ FIGURE6 = _Figure6(
             RESNET,
             lambda a, b: a <= b + 0.02,
         ),
-        _SECONDS.claim(
-            "its inference takes at most 0.6 of the time of the unregularized one",
-            MDEQ_JR,
-            MDEQ,
-            lambda a, b: a <= 0.6 * b,
-        ),
-        _SECONDS.claim(
-            "its inference is about as fast as that of the explicit network (at most 1.5 times as long)",
+        _SECONDS.at_most(0.6, MDEQ_JR, MDEQ, "its inference takes at most 0.6 of the time of the unregularized one"),
+        _SECONDS.at_most(
+            1.5,
             MDEQ_JR,
             RESNET,
-            lambda a, b: a <= 1.5 * b,
+            "its inference is about as fast as that of the explicit network (at most 1.5 times as long)",
         ),
-        _MEMORY.claim(
-            "it trains in at most 0.6 of the memory of the explicit network", MDEQ_JR, RESNET, lambda a, b: a <= 0.6 * b
-        ),
-        _MEMORY.claim(
-            "the penalty adds about 30% to the memory of the unregularized one (at most 50%)",
-            MDEQ_JR,
-            MDEQ,
-            lambda a, b: a <= 1.5 * b,
+        _MEMORY.at_most(0.6, MDEQ_JR, RESNET, "it trains in at most 0.6 of the memory of the explicit network"),
+        _MEMORY.at_most(
+            1.5, MDEQ_JR, MDEQ, "the penalty adds about 30% to the memory of the unregularized one (at most 50%)"
         ),
     ),
     columns=(_ERROR, _SECONDS, _MEMORY),

@@ -1,7 +1,5 @@
 """Figure 8: weight decay does not stabilize a DEQ-Transformer."""
 
-from __future__ import annotations
-
 from .comparison import Comparison
 from .language import POST, POST_JR, WEIGHT_DECAY, language_models
 from .result import Claim

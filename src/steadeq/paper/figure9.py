@@ -1,7 +1,5 @@
 """Figure 9: convergence of the backward solves, and the norm of the Jacobian, over training."""
 
-from __future__ import annotations
-
 from .comparison import Comparison
 from .language import POST, POST_JR, WEIGHT_DECAY, language_models
 from .result import Claim

@@ -1,7 +1,5 @@
 """The language models that several tables and figures show, at each scale, with what the paper reports of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,7 +13,7 @@ POST, PRE = "DEQ (Post-LN)", "DEQ (Pre-LN)"
 POST_JR, PRE_JR = "DEQ (Post-LN) + JR", "DEQ (Pre-LN) + JR"
 STOPPED, SMALL_BUDGET = "DEQ (Post-LN), early stopped", "DEQ (Post-LN), trained with fewer evaluations"
 NO_WEIGHT_NORM, WEIGHT_DECAY = "DEQ (Post-LN), no weight norm", "DEQ (Post-LN), weight decay"
-TRANSFORMER_XL, TIED = "Transformer-XL", "Transformer, tied layers"
+TRANSFORMER_XL = "Transformer-XL"
 
 
 def _without_weight_norm(config: TrainConfig) -> TrainConfig:
@@ -48,7 +46,6 @@ _PAPER: Mapping[str, Mapping[str, str]] = {
 _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
     "cpu": (
         Variant(TRANSFORMER_XL, "wikitext2-transformer-xl-cpu", 0, 3, seeds=(0, 1)),
-        Variant(TIED, "wikitext2-tied-transformer-cpu", 0, 8),
         Variant(PRE, "wikitext2-deq-pre-cpu", 30, 11, seeds=(0, 1)),
         Variant(POST, "wikitext2-deq-post-cpu", 30, 12, seeds=SEEDS),
         Variant(STOPPED, "wikitext2-deq-post-cpu", 12, 12, seeds=SEEDS),

@@ -1,10 +1,10 @@
 """Memory of training and inference: of a DEQ by its budget and solver, and of the same cell unrolled by its depth."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,45 +61,33 @@ class Subject:
     x: Tensor
     y: Tensor
 
-    @torch.no_grad()
-    def state_bytes(self) -> int:
-        """Return the size of the states of the batch."""
-        return sum(leaf.nbytes for leaf in leaves(self.model.encode(self.x)[0]))
-
-    def train(self, name: str, budget: int, *, penalty: bool) -> None:
-        """Compute the gradients of one step, and drop them.
-
-        Args:
-            name: Name of the solver, or `UNROLLED`.
-            budget: Evaluations, or depth.
-            penalty: Whether the Jacobian penalty is part of the loss.
-        """
+    def run(self, solver: str, budget: int, measured: Measured) -> None:
+        """Compute the output, or the gradients of one step, and drop them."""
+        if measured == "inference":
+            with torch.no_grad():
+                self._solve(solver, budget)
+            return
         with warnings.catch_warnings():
             # Plain iteration need not converge, which changes nothing about its memory.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            output, eq = self._run(name, budget)
+            output, eq = self._solve(solver, budget)
             loss = self.task.losses(output, self.y).mean()
-            if penalty:
+            if measured == "training_penalized":
                 loss = loss + jacobian_penalty(eq)
             # What is not needed any more does not count.
             del output, eq
             loss.backward()
         self.model.zero_grad()
 
-    @torch.no_grad()
-    def infer(self, name: str, budget: int) -> None:
-        """Compute the output."""
-        self._run(name, budget)
-
-    def _run(self, name: str, budget: int) -> tuple[Any, Equilibrium]:
-        if name == UNROLLED:
+    def _solve(self, solver: str, budget: int) -> tuple[Any, Equilibrium]:
+        if solver == UNROLLED:
             # Not by `unroll`, which keeps the state before the last for its residual.
             z, inputs = self.model.encode(self.x)
             with cached_parameters(self.model.layer.cell):
                 for _ in range(budget):
                     z = self.model.layer.cell(z, *inputs)
             return self.model.decode(z), Equilibrium.at(self.model.layer.cell, z, *inputs)
-        forward, backward = SOLVERS[name](budget)
+        forward, backward = SOLVERS[solver](budget)
         return self.model.solve(self.x, solver=forward, adjoint=Implicit(backward or forward))
 
 
@@ -123,48 +111,38 @@ def subjects(device: torch.device) -> dict[str, Subject]:
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """The most memory that tensors take at a time, in bytes."""
+    """The most memory that tensors take at a time, and the size of the states of the batch, in bytes."""
 
     model: str
     solver: str
-    """Name of the solvers, or `UNROLLED`."""
+    """Name of the solvers, or `UNROLLED`, whose budget is its depth."""
     budget: int
-    """Evaluations, or depth."""
     training: int
     training_penalized: int
     inference: int
     state: int
-    """Size of the states of the batch."""
 
 
 def measure(name: str, subject: Subject, device: torch.device, *, budgets: Sequence[int] = BUDGETS) -> list[Peak]:
-    """Return the peaks of one model, with each solver at each budget, and unrolled to each depth.
+    """Return the peaks of one model, with each solver at each budget, and unrolled to each depth."""
+    with torch.no_grad():
+        state = sum(leaf.nbytes for leaf in leaves(subject.model.encode(subject.x)[0]))
+    found = []
+    for solver, budget in product((*SOLVERS, UNROLLED), budgets):
+        peaks = {m: peak_bytes(partial(subject.run, solver, budget, m), device) for m in MEASURED}
+        found.append(Peak(model=name, solver=solver, budget=budget, **peaks, state=state))
+    return found
 
-    Args:
-        name: Name of the model.
-        subject: The model.
-        device: Where it is.
-        budgets: Budgets and depths.
-    """
-    state = subject.state_bytes()
 
-    def at(solver: str, budget: int) -> Peak:
-        return Peak(
-            model=name,
-            solver=solver,
-            budget=budget,
-            training=peak_bytes(lambda: subject.train(solver, budget, penalty=False), device),
-            training_penalized=peak_bytes(lambda: subject.train(solver, budget, penalty=True), device),
-            inference=peak_bytes(lambda: subject.infer(solver, budget), device),
-            state=state,
-        )
-
-    return [at(solver, budget) for solver in (*SOLVERS, UNROLLED) for budget in budgets]
+Number = Callable[["Summary", str], float]
+"""Returns a number of the model of a name."""
+Point = tuple[str, int, Measured]
+"""Name of a solver, budget, and what is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """All peaks, and what the claims are about."""
+    """All peaks."""
 
     device: str
     rows: Sequence[Peak]
@@ -178,18 +156,9 @@ class Summary:
         """Return a row."""
         return next(r for r in self.rows if (r.model, r.solver, r.budget) == (model, solver, budget))
 
-    def growth(self, model: str, solver: str, measured: Measured, first: int, last: int) -> float:
-        """Return how much more a budget takes than another, as a fraction."""
-        low, high = (getattr(self.peak(model, solver, budget), measured) for budget in (first, last))
-        return high / low - 1
-
-    def each(self, number: Callable[[str], float], digits: str = "+.0%") -> str:
+    def each(self, number: Number, digits: str = "+.0%") -> str:
         """Return a number of each model as text."""
-        return "; ".join(f"{name} {number(name):{digits}}" for name in self.models)
-
-    def by_solver(self, number: Callable[[str, str], float]) -> str:
-        """Return a number of each solver and model as text."""
-        return "; ".join(f"{s}: {self.each(lambda n, s=s: number(n, s))}" for s in SOLVERS)
+        return "; ".join(f"{name} {number(self, name):{digits}}" for name in self.models)
 
 
 def draw(summary: Summary, measured: Literal["training", "inference"]) -> Figure:
@@ -222,7 +191,7 @@ def draw(summary: Summary, measured: Literal["training", "inference"]) -> Figure
 class _Memory(PaperResult[Summary]):
     rows_key = "rows"
 
-    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
         device = Process.alone().device
         rows = [row for name, subject in subjects(device).items() for row in measure(name, subject, device)]
         summary = Summary(device=device.type, rows=rows)
@@ -247,8 +216,22 @@ class _Memory(PaperResult[Summary]):
         return markdown_table(["cell", "solver", "4", "8", "16", "32"], rows)
 
 
+def _ratio(first: Point, second: Point, *, minus: float = 1.0) -> Number:
+    """Return how much more memory one point takes than another, as a fraction."""
+
+    def number(s: Summary, model: str) -> float:
+        one, other = (getattr(s.peak(model, solver, budget), measured) for solver, budget, measured in (first, second))
+        return one / other - minus
+
+    return number
+
+
+def _growth(solver: str, measured: Measured) -> Number:
+    return _ratio((solver, 32, measured), (solver, 16, measured))
+
+
 def _largest_growth(s: Summary, model: str) -> float:
-    return max(s.growth(model, solver, m, 16, 32) for solver in (PLAIN, ANDERSON, BROYDEN) for m in MEASURED)
+    return max(_growth(solver, m)(s, model) for solver in (PLAIN, ANDERSON, BROYDEN) for m in MEASURED)
 
 
 def _states_per_evaluation(s: Summary, model: str) -> float:
@@ -262,28 +245,32 @@ def _bend(s: Summary, model: str) -> float:
     return (high - middle) / (middle - low) / 2 - 1
 
 
-def _share(s: Summary, model: str) -> float:
-    return s.peak(model, ANDERSON, SMALL).training_penalized / s.peak(model, UNROLLED, DEPTH).training
-
-
 def _break_even(s: Summary, model: str) -> float:
     """Return the depth at which the unrolled cell trains with the memory of the regularized DEQ."""
     low, high = (s.peak(model, UNROLLED, depth).training for depth in (8, 32))
     return 8 + (s.peak(model, ANDERSON, SMALL).training_penalized - low) / ((high - low) / 24)
 
 
-def _penalty_net(s: Summary, model: str) -> float:
-    return s.peak(model, WHOLE, SMALL).training_penalized / s.peak(model, WHOLE, LARGE).training - 1
+def _penalty_added(solver: str) -> Number:
+    return _ratio((solver, SMALL, "training_penalized"), (solver, SMALL, "training"))
 
 
-def _penalty_added(s: Summary, model: str, solver: str) -> float:
-    row = s.peak(model, solver, SMALL)
-    return row.training_penalized / row.training - 1
+def _inference_added(solver: str) -> Number:
+    return _ratio((solver, LARGE, "inference"), (UNROLLED, LARGE, "inference"))
 
 
-def _inference_added(s: Summary, model: str, solver: str) -> float:
-    return s.peak(model, solver, LARGE).inference / s.peak(model, UNROLLED, LARGE).inference - 1
+def _by_solver(s: Summary, number: Callable[[str], Number]) -> str:
+    return "; ".join(f"{solver}: {s.each(number(solver))}" for solver in SOLVERS)
 
+
+def _claim(text: str, number: Number, holds: Callable[[float], bool], evidence: Callable[[Summary], str]) -> Claim:
+    """Return a claim that something holds of a number of all models."""
+    return Claim(text, holds=lambda s: all(holds(number(s, model)) for model in s.models), evidence=evidence)
+
+
+_share = _ratio((ANDERSON, SMALL, "training_penalized"), (UNROLLED, DEPTH, "training"), minus=0)
+_penalty_net = _ratio((WHOLE, SMALL, "training_penalized"), (WHOLE, LARGE, "training"))
+_broyden_net = _ratio((WHOLE, SMALL, "inference"), (WHOLE, LARGE, "inference"))
 
 MEMORY = _Memory(
     name="memory",
@@ -293,57 +280,61 @@ MEMORY = _Memory(
     scales=("cpu",),
     takes="2 min",
     claims=(
-        Claim(
+        _claim(
             "memory of a DEQ does not grow with the budget once the window of its solver is full (within 1%; plain "
             "iteration, Anderson, Broyden with a window; training, with and without penalty, and inference)",
-            holds=lambda s: all(_largest_growth(s, n) < 0.01 for n in s.models),
-            evidence=lambda s: (
-                f"largest growth from 16 to 32 evaluations: {s.each(lambda n: _largest_growth(s, n), '.2%')}"
-            ),
+            _largest_growth,
+            lambda growth: growth < 0.01,
+            lambda s: f"largest growth from 16 to 32 evaluations: {s.each(_largest_growth, '.2%')}",
         ),
-        Claim(
+        _claim(
             "Broyden with its whole history needs about two more states for each evaluation (section 3.4)",
-            holds=lambda s: all(abs(_states_per_evaluation(s, n) - 2) < 0.2 for n in s.models),
-            evidence=lambda s: (
-                f"states for each evaluation, inference: {s.each(lambda n: _states_per_evaluation(s, n), '.2f')}; "
-                f"training from 16 to 32 evaluations: {s.each(lambda n: s.growth(n, WHOLE, 'training', 16, 32))}; with "
-                f"GMRES for the backward pass: {s.each(lambda n: s.growth(n, GMRES_BACKWARD, 'training', 16, 32))}"
+            _states_per_evaluation,
+            lambda number: abs(number - 2) < 0.2,
+            lambda s: (
+                f"states for each evaluation, inference: {s.each(_states_per_evaluation, '.2f')}; "
+                f"training from 16 to 32 evaluations: {s.each(_growth(WHOLE, 'training'))}; with "
+                f"GMRES for the backward pass: {s.each(_growth(GMRES_BACKWARD, 'training'))}"
             ),
         ),
-        Claim(
+        _claim(
             "training memory of the same cell unrolled grows linearly with depth (within 5%)",
-            holds=lambda s: all(abs(_bend(s, n)) < 0.05 for n in s.models),
-            evidence=lambda s: f"from depth 16 to 32: {s.each(lambda n: s.growth(n, UNROLLED, 'training', 16, 32))}",
+            _bend,
+            lambda bend: abs(bend) < 0.05,
+            lambda s: f"from depth 16 to 32: {s.each(_growth(UNROLLED, 'training'))}",
         ),
-        Claim(
+        _claim(
             f"a regularized DEQ trains with half the memory of an explicit network, or less (Anderson at {SMALL} "
             f"evaluations, depth {DEPTH})",
-            holds=lambda s: all(_share(s, n) <= 0.5 for n in s.models),
-            evidence=lambda s: "; ".join(
-                f"{n} {_share(s, n):.0%}, that of depth {_break_even(s, n):.1f}" for n in s.models
-            ),
+            _share,
+            lambda share: share <= 0.5,
+            lambda s: "; ".join(f"{n} {_share(s, n):.0%}, that of depth {_break_even(s, n):.1f}" for n in s.models),
         ),
-        Claim(
+        _claim(
             f"the penalty needs about 30% more training memory at most, evaluations saved counted in ({SMALL} instead "
             f"of {LARGE}, Broyden with its whole history; section 4.3)",
-            holds=lambda s: all(_penalty_net(s, n) < 0.35 for n in s.models),
-            evidence=lambda s: s.each(lambda n: _penalty_net(s, n)),
+            _penalty_net,
+            lambda added: added < 0.35,
+            lambda s: s.each(_penalty_net),
         ),
-        Claim(
+        _claim(
             f"at equal budgets too, the penalty needs about 30% more training memory at most ({SMALL} evaluations)",
-            holds=lambda s: all(_penalty_added(s, n, solver) < 0.35 for n in s.models for solver in SOLVERS),
-            evidence=lambda s: s.by_solver(lambda n, solver: _penalty_added(s, n, solver)),
+            lambda s, n: max(_penalty_added(solver)(s, n) for solver in SOLVERS),
+            lambda added: added < 0.35,
+            lambda s: _by_solver(s, _penalty_added),
         ),
-        Claim(
+        _claim(
             f"fewer evaluations halve the memory of inference with Broyden, or more ({SMALL} instead of {LARGE}; "
             "section 5.2)",
-            holds=lambda s: all(s.growth(n, WHOLE, "inference", LARGE, SMALL) <= -0.5 for n in s.models),
-            evidence=lambda s: f"saved: {s.each(lambda n: -s.growth(n, WHOLE, 'inference', LARGE, SMALL), '.0%')}",
+            _broyden_net,
+            lambda growth: growth <= -0.5,
+            lambda s: f"saved: {s.each(lambda s, n: -_broyden_net(s, n), '.0%')}",
         ),
-        Claim(
+        _claim(
             "plain iteration needs no more memory for inference than the explicit network (within 5%; section 3.4)",
-            holds=lambda s: all(_inference_added(s, n, PLAIN) < 0.05 for n in s.models),
-            evidence=lambda s: s.by_solver(lambda n, solver: _inference_added(s, n, solver)),
+            _inference_added(PLAIN),
+            lambda added: added < 0.05,
+            lambda s: _by_solver(s, _inference_added),
         ),
     ),
 )

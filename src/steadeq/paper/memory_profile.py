@@ -1,9 +1,8 @@
 """What a trained model costs: the memory of a training step, and the time of inference."""
 
-from __future__ import annotations
-
 import gc
 import time
+import timeit
 import warnings
 import weakref
 from collections.abc import Callable
@@ -75,10 +74,7 @@ def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
     """Return the most memory that tensors held during a run, beyond those that were there before.
 
     On a CPU it is exact, and the same every time; what a kernel allocates and frees within one operation is not seen.
-
-    Args:
-        run: What to do.
-        device: Where it is done. On a GPU its allocator is asked, which sees all.
+    On a GPU its allocator is asked, which sees all.
     """
     # What waits for the collector would be freed at some time during the run.
     gc.collect()
@@ -93,11 +89,7 @@ def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
 
 
 def step_memory(path: Path) -> float:
-    """Return the MB of tensors that a training step makes at most at a time, with the penalty if the run has one.
-
-    Args:
-        path: The folder of a finished run.
-    """
+    """Return the MB of tensors that a training step makes at most at a time, with the penalty if the run has one."""
     device = Process.alone().device
     trained = load_trained(path, device=device)
     config = trained.config
@@ -118,12 +110,7 @@ def step_memory(path: Path) -> float:
 
 @torch.no_grad()
 def inference_seconds(path: Path, *, max_evals: int) -> float:
-    """Return the time that an image takes on one thread of the CPU, whatever else the machine has.
-
-    Args:
-        path: The folder of a finished run.
-        max_evals: The budget; 0 for a network that solves nothing.
-    """
+    """Return the time that an image takes on one thread of the CPU; a budget of 0 is that of an explicit network."""
     trained = load_trained(path, device="cpu")
     x, _ = _first(trained.config.data.load().test)
     solver = replace(trained.config.evaluation_solver, max_evals=max_evals) if max_evals else None
@@ -132,15 +119,13 @@ def inference_seconds(path: Path, *, max_evals: int) -> float:
     # Of one thread, the time of the processor tells, which other work on the machine does not change much.
     torch.set_num_threads(1)
     try:
-        model(x, solver=solver)
-        times = []
-        for _ in range(_NUM_REPEATS):
-            start = time.process_time()
-            model(x, solver=solver)
-            times.append(time.process_time() - start)
+        # The first one warms up.
+        times = timeit.repeat(
+            lambda: model(x, solver=solver), timer=time.process_time, repeat=1 + _NUM_REPEATS, number=1
+        )
     finally:
         torch.set_num_threads(num_threads)
-    return min(times) / len(x)
+    return min(times[1:]) / len(x)
 
 
 def _first(dataset: MapDataset) -> tuple[Tensor, Tensor]:

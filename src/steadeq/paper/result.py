@@ -1,7 +1,5 @@
 """A table or figure of the paper: which runs it needs, what is measured of them, and which claims are checked."""
 
-from __future__ import annotations
-
 import csv
 import json
 from abc import ABC, abstractmethod
@@ -25,14 +23,12 @@ class Hardware:
     num_jobs: int
     """Number of runs that are trained at a time."""
     name: str = ""
-    """What it takes, where that is more than a laptop."""
-    is_here: bool = True
-    """Whether `steadeq reproduce` trains the runs itself; otherwise it prints the commands that train them."""
+    """What it takes, where that is more than a laptop: `steadeq reproduce` then prints the commands that train runs."""
 
 
 HARDWARE: Mapping[Scale, Hardware] = {
     "cpu": Hardware(num_jobs=2),
-    "paper": Hardware(num_jobs=1, name="4 GPUs", is_here=False),
+    "paper": Hardware(num_jobs=1, name="4 GPUs"),
 }
 """All scales. A new one needs an entry here, its name in `Scale`, and variants in language.py and vision.py."""
 
@@ -43,12 +39,11 @@ class MissingNumber(LookupError):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of a claim."""
+    """What became of a claim, with the numbers that decide."""
 
     claim: str
     outcome: Outcome
     evidence: str
-    """The numbers that decide."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +105,11 @@ class PaperResult(ABC, Generic[S]):
         return self.takes
 
     @abstractmethod
-    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> S:
-        """Return what is reported; write figures and tables of single runs.
+    def measure(self, runs: Path, folder: Path, scale: Scale) -> S:
+        """Return what is reported of finished runs; write figures and tables of single runs to a folder.
 
         Args:
-            runs: Folders of the finished runs, by name.
+            runs: Folder of the folders of all runs.
             folder: Where figures and tables go.
             scale: Scale of the runs.
         """
@@ -135,8 +130,8 @@ class PaperResult(ABC, Generic[S]):
         """Hold the claims against the numbers."""
         return [claim.judge(summary) for claim in self.claims if claim.applies(summary)]
 
-    def produce(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> list[Verdict]:
-        """Measure, draw, judge, and write everything to a folder; see `measure` for the arguments."""
+    def produce(self, runs: Path, folder: Path, scale: Scale) -> list[Verdict]:
+        """Measure, draw, judge, and write everything to a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         summary = self.measure(runs, folder, scale)
         verdicts = self.judge(summary)

@@ -1,10 +1,7 @@
 """Table 2: image classifiers, their accuracy and evaluations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
@@ -22,7 +19,7 @@ BUDGETS = (1, 2, 3, 4, 6, 12)
 """Budgets at which every DEQ is evaluated on the test images."""
 
 
-def add_sizes(summary: Summary, runs: Mapping[str, Path]) -> Summary:
+def add_sizes(summary: Summary) -> Summary:
     """Give every variant the number of its parameters, and the seconds of training for 1,000 images."""
 
     def extended(row: VariantSummary) -> VariantSummary:

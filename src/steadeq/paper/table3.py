@@ -1,9 +1,8 @@
 """Table 3: the weight of the penalty against the evaluations that inference may spend."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -29,22 +28,17 @@ _PAPER = {
 def variants(scale: Scale) -> list[Variant]:
     """Return a variant for each cell of the table; those of a row share their runs."""
     (base,) = classifiers(MDEQ_JR)(scale)
+    found = []
+    for gamma, row in _PAPER.items():
+        weighted = replace(base, seeds=(0,), change=partial(_with_weight, gamma))
+        for budget, accuracy in zip(BUDGETS, row, strict=True):
+            cell = replace(weighted, name=cell_name(gamma, budget), max_evals=budget, paper={"score": accuracy})
+            found.append(cell)
+    return found
 
-    def weighted(gamma: float, config: TrainConfig) -> TrainConfig:
-        return replace(config, regularizer=replace(config.regularizer, weight=gamma))
 
-    return [
-        replace(
-            base,
-            name=cell_name(gamma, budget),
-            max_evals=budget,
-            seeds=(0,),
-            change=lambda config, gamma=gamma: weighted(gamma, config),
-            paper={"score": accuracy},
-        )
-        for gamma, row in _PAPER.items()
-        for budget, accuracy in zip(BUDGETS, row, strict=True)
-    ]
+def _with_weight(gamma: float, config: TrainConfig) -> TrainConfig:
+    return replace(config, regularizer=replace(config.regularizer, weight=gamma))
 
 
 def cell_name(gamma: float, budget: int) -> str:

@@ -1,12 +1,10 @@
 """Tables in Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .result import Claim, Verdict
-from .variant import Averages, Summary, VariantSummary
+from .variant import Averages, Summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,9 +12,7 @@ class Column:
     """One measure in a table."""
 
     title: str
-    """Heading."""
     measure: str
-    """Name of the measure."""
     factor: float = 1.0
     """Factor that turns the measure into the unit of the table."""
     digits: str = ".3g"
@@ -33,19 +29,16 @@ class Column:
         return " against ".join(map(self.show, rows))
 
     def claim(self, text: str, first: str, second: str, holds: Callable[[float, float], bool]) -> Claim[Summary]:
-        """Return a claim that compares the means of two variants.
-
-        Args:
-            text: What is claimed.
-            first: Name of a variant.
-            second: Name of another one.
-            holds: Tells from both means whether it is so.
-        """
+        """Return a claim that compares the means of two variants, which are given by name."""
         return Claim(
             text,
             holds=lambda s: holds(s[first].mean(self.measure), s[second].mean(self.measure)),
             evidence=lambda s: f"{self.title}: {self.against(s[first], s[second])}",
         )
+
+    def at_most(self, factor: float, first: str, second: str, text: str) -> Claim[Summary]:
+        """Return a claim that the mean of a variant is at most a multiple of that of another one."""
+        return self.claim(text, first, second, lambda a, b: a <= factor * b)
 
 
 PERPLEXITY = Column(title="perplexity", measure="score", digits=".1f")
@@ -54,32 +47,6 @@ RESIDUAL = Column(title="residual, last tenth", measure="train_residual", digits
 BACKWARD_RESIDUAL = Column(title="backward residual, last tenth", measure="backward_residual", digits=".1g")
 NORM = Column(title="‖J‖²_F / d", measure="jacobian_norm", digits=".3f")
 RADIUS = Column(title="spectral radius", measure="spectral_radius", digits=".2g")
-
-
-def variant_table(rows: Iterable[VariantSummary], columns: Sequence[Column], *, nfe_beside_paper: bool = False) -> str:
-    """Return variants as a table in Markdown, each number with its spread over seeds.
-
-    Args:
-        rows: The variants.
-        columns: What to show, beside the name of the variant and the budget of evaluations (NFE).
-        nfe_beside_paper: Whether the budget of the paper stands beside ours.
-    """
-
-    def cells(row: VariantSummary) -> list[str]:
-        found = [row.variant, str(row.max_evals or "-")]
-        if nfe_beside_paper:
-            found.append(row.paper.get("max_evals", "-"))
-        for column in columns:
-            has_diverged = column.measure == "score" and row.mean("diverged") == 1
-            found.append("diverged" if has_diverged else column.show(row))
-            if column.beside_paper:
-                found.append(row.paper.get(column.measure, "-"))
-        return found
-
-    titles = ["model", "NFE", *(["paper"] if nfe_beside_paper else [])]
-    for column in columns:
-        titles += [column.title, "paper"] if column.beside_paper else [column.title]
-    return markdown_table(titles, [cells(row) for row in rows])
 
 
 def claim_table(verdicts: Iterable[Verdict]) -> str:

@@ -1,7 +1,5 @@
 """Variants: which runs a row of a table stands for, what is measured of them, and means over seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The image classifiers that several tables and figures show, at each scale, with what the paper reports of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

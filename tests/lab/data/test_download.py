@@ -15,9 +15,10 @@ from dataclasses import replace
 import pytest
 
 from steadeq.lab.cli.main import main
-from steadeq.lab.data import WikiText2, WikiText103, checksums, download
+from steadeq.lab.data import WikiText2, WikiText103, download
 from steadeq.lab.data.catalog import CATALOG
 from steadeq.lab.data.download import Download, fetch
+from steadeq.lab.data.locations import verify
 from steadeq.lab.errors import InputError, RunError
 
 CONTENT = bytes(range(256)) * 2000
@@ -326,13 +327,13 @@ def test_files_that_are_missing_or_differ_are_all_named(tmp_path):
     (tmp_path / "packed.gz").write_bytes(gzip.compress(b"packed"))
     (tmp_path / "spoiled.gz").write_bytes(gzip.compress(b"other"))
     expected = {name: md5(name.encode()) for name in ("good", "packed")}
-    checksums.verify(tmp_path, expected)
+    verify(tmp_path, expected)
     expected |= dict.fromkeys(("bad", "worse", "absent", "spoiled"), md5(b"spoiled"))
     with pytest.raises(InputError, match=r"absent is missing, and bad, worse, spoiled\.gz are not the published"):
-        checksums.verify(tmp_path, expected)
+        verify(tmp_path, expected)
     (tmp_path / "packed.gz").write_bytes(gzip.compress(b"packed")[:-9])
     with pytest.raises(InputError, match=r"packed\.gz cannot be read: "):
-        checksums.verify(tmp_path, {"packed": md5(b"packed")})
+        verify(tmp_path, {"packed": md5(b"packed")})
 
 
 # The command

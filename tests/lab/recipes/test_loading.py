@@ -65,7 +65,7 @@ constant = 5
 def write(tmp_path, monkeypatch):
     """Write a file, of which nothing is left in this process afterwards."""
     monkeypatch.chdir(tmp_path)
-    modules, path, loaded = dict(sys.modules), list(sys.path), dict(recipes.loading._LOADED)
+    modules, path, loaded = dict(sys.modules), list(sys.path), dict(recipes.registry._LOADED)
 
     def write(content=FILE, name="my_recipes.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -76,8 +76,8 @@ def write(tmp_path, monkeypatch):
     assert sys.path == path
     for name in set(sys.modules) - set(modules):
         del sys.modules[name]
-    recipes.loading._LOADED.clear()
-    recipes.loading._LOADED.update(loaded)
+    recipes.registry._LOADED.clear()
+    recipes.registry._LOADED.update(loaded)
 
 
 def test_a_name_is_a_recipe_of_the_package():

@@ -22,7 +22,7 @@ from steadeq.lab.folder import RunFolder
 from steadeq.lab.optimizers import SGD, AdamW
 from steadeq.lab.tasks import Regression
 from steadeq.lab.train import Trainer
-from steadeq.lab.train.display import SilentDisplay
+from steadeq.lab.train.display import Display
 
 # What a clock or the allocator decides.
 UNREPEATABLE = {"seconds", "cpu_seconds", "seconds_per_sample", "memory_mb"}
@@ -102,7 +102,7 @@ class Crash(BaseException):
     """The process is gone: nobody catches this."""
 
 
-class Watcher(SilentDisplay):
+class Watcher(Display):
     """A display that acts after a step: the line of metrics is written by then, the checkpoint is not."""
 
     def __init__(self, *, crash_at: int = -1, stop_at: int = -1) -> None:

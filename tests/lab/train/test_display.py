@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from steadeq.lab.train.display import BarDisplay, PlainDisplay, SilentDisplay, choose_display
+from steadeq.lab.train.display import BarDisplay, Display, PlainDisplay, choose_display
 
 VALUES = {"loss": 0.25, "forward_residual": 1e-3, "forward_evals": 6.0, "backward_evals": 5.0}
 
@@ -55,11 +55,11 @@ def test_a_file_gets_plain_lines(monkeypatch):
 
 
 def test_silence_is_silent(capsys):
-    show(SilentDisplay())
+    show(Display())
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("kind", [PlainDisplay, SilentDisplay])
+@pytest.mark.parametrize("kind", [PlainDisplay, Display])
 def test_values_that_are_missing_or_not_finite_do_no_harm(kind):
     with kind() as display:
         display.begin("mine", 2, 0)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from steadeq.lab.train.interruption import Interruption
+from steadeq.lab.signals import Interruption
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])

@@ -17,7 +17,7 @@ from steadeq.lab.folder import RunFolder
 from steadeq.lab.optimizers import Adam
 from steadeq.lab.tasks import LanguageModeling
 from steadeq.lab.train import Process, Trainer
-from steadeq.lab.train.carry import CarryStore
+from steadeq.lab.train.adapter import CarryStore
 from steadeq.lab.train.evaluation import Evaluator
 from steadeq.models import DEQTransformerLM, TransformerXL
 

@@ -20,7 +20,19 @@ from typing import Any, Literal, TypeVar
 
 from ..._internal.validation import suggestion
 from ..errors import HelpShown, InputError
-from ..serialization import build, class_name, from_words, inherited_values, is_section, subclasses
+from ..serialization import (
+    build,
+    class_name,
+    default_of,
+    flag_of,
+    from_words,
+    inherited_values,
+    init_fields,
+    is_section,
+    join,
+    negated_flag_of,
+    subclasses,
+)
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -32,72 +44,40 @@ def positional(**options: Any) -> Any:
 
 
 def parse(kind: type[T], arguments: Sequence[str], *, command: str, summary: str) -> T:
-    """Return the arguments of a command.
-
-    Args:
-        kind: Dataclass whose fields are the arguments.
-        arguments: What follows the command.
-        command: Name of the command, for the help.
-        summary: What the command does.
-    """
-    return _Parser([_Node.of_class(kind)], command=command, summary=summary).parse(arguments)[0]
+    """Return the arguments of a command, whose names and types are the fields of a dataclass."""
+    return _Parser([_Node(kind, {})], command, summary).parse(arguments)[0]
 
 
 def parse_with_config(kind: type[T], arguments: Sequence[str], *, config: C, command: str, summary: str) -> tuple[T, C]:
-    """Return the arguments of a command, and a config with what was overridden in it.
-
-    Args:
-        kind: Dataclass whose fields are the arguments.
-        arguments: What follows the command.
-        config: What holds where nothing is overridden.
-        command: Name of the command, for the help.
-        summary: What the command does.
-    """
-    nodes = [_Node.of_class(kind), _Node.of_object(config)]
-    parsed, changed = _Parser(nodes, command=command, summary=summary).parse(arguments)
+    """Return the arguments of a command, and a config with what was overridden in it."""
+    parsed, changed = _Parser([_Node(kind, {}), _wrap(config)], command, summary).parse(arguments)
     return parsed, changed
 
 
+@dataclass(eq=False)
 class _Node:
-    """A dataclass that is about to be built: its class, and the values of its fields so far.
+    """A dataclass that is about to be built; values that are dataclasses themselves are nodes."""
 
-    Values that are dataclasses themselves are nodes.
-    """
-
-    def __init__(self, kind: type, values: dict[str, Any]) -> None:
-        self.kind, self.values = kind, values
-
-    @classmethod
-    def of_class(cls, kind: type) -> _Node:
-        """Return the node of a class, of which nothing is given."""
-        return cls(kind, {})
-
-    @classmethod
-    def of_object(cls, value: Any) -> _Node:
-        """Return the node that builds an equal object."""
-        return cls(type(value), {f.name: _wrap(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init})
-
-    def switch(self, kind: type, old: Any) -> _Node:
-        """Return the node of a class in the place of an object, of which it takes over what both have."""
-        return _Node(kind, {name: _wrap(value) for name, value in inherited_values(old, kind).items()})
+    kind: type
+    values: dict[str, Any]
+    """The values of its fields so far."""
 
     def build(self, where: str = "") -> Any:
         """Return the object."""
         values = {
-            name: value.build(f"{where}.{name}" if where else name) if isinstance(value, _Node) else value
+            name: value.build(join(where, name)) if isinstance(value, _Node) else value
             for name, value in self.values.items()
         }
         return build(self.kind, values, where)
 
     def options(self, where: str = "") -> Iterator[_Option]:
         """Yield all that can be given, in order."""
-        hints = typing.get_type_hints(self.kind)
-        docs = field_docs(self.kind)
-        for f in dataclasses.fields(self.kind):
-            if not f.init or (f.name == "recipe" and not where and "model" in self.values):
+        hints, docs = typing.get_type_hints(self.kind), field_docs(self.kind)
+        for f in init_fields(self.kind):
+            if f.name == "recipe" and not where and "model" in self.values:
                 continue
-            name = f"{where}.{f.name}" if where else f.name
-            value = self.values.get(f.name, _default(f))
+            name = join(where, f.name)
+            value = self.values[f.name] if f.name in self.values else _wrap(default_of(f))
             if isinstance(value, _Node):
                 # What is changed in it must be found again when the object is built.
                 self.values[f.name] = value
@@ -107,11 +87,17 @@ class _Node:
                 value=value,
                 doc=docs.get(f.name, ""),
                 owner=self,
-                field=f.name,
-                is_positional=bool(f.metadata.get("positional")),
+                is_positional="positional" in f.metadata,
             )
             if isinstance(value, _Node):
                 yield from value.options(name)
+
+
+def _wrap(value: Any) -> Any:
+    """Return the node that builds an equal object, for a dataclass."""
+    if not dataclasses.is_dataclass(value):
+        return value
+    return _Node(type(value), {f.name: _wrap(getattr(value, f.name)) for f in init_fields(value)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,38 +109,35 @@ class _Option:
     value: Any
     doc: str
     owner: _Node
-    field: str
     is_positional: bool
 
     @property
     def base(self) -> type | None:
         """The class of the objects that it holds, if it holds dataclasses."""
-        hints = [self.hint, *typing.get_args(self.hint)]
-        return next((h for h in hints if is_section(h)), None)
+        return next((hint for hint in (self.hint, *typing.get_args(self.hint)) if is_section(hint)), None)
+
+    @property
+    def can_be_none(self) -> bool:
+        """Whether None may be given."""
+        return type(None) in typing.get_args(self.hint)
 
     @property
     def flag(self) -> str:
-        """As it is written."""
-        return f"--{self.name.replace('_', '-')}"
+        """The option as it is written."""
+        return flag_of(self.name)
 
-    @property
-    def negation(self) -> str:
-        """As it is switched off, for truth values."""
-        section, _, name = self.flag.removeprefix("--").rpartition(".")
-        return f"--{section}.no-{name}" if section else f"--no-{name}"
+    def set(self, value: Any) -> None:
+        """Put another value into the field."""
+        self.owner.values[self.name.rpartition(".")[2]] = value
 
 
+@dataclass(frozen=True)
 class _Parser:
-    """Reads arguments into nodes.
+    """Reads arguments into nodes."""
 
-    Args:
-        nodes: What is to be built.
-        command: Name of the command.
-        summary: What the command does.
-    """
-
-    def __init__(self, nodes: list[_Node], *, command: str, summary: str) -> None:
-        self._nodes, self._command, self._summary = nodes, command, summary
+    nodes: list[_Node]
+    command: str
+    summary: str
 
     def parse(self, arguments: Sequence[str]) -> list[Any]:
         """Return the objects."""
@@ -167,18 +150,18 @@ class _Parser:
             if option.is_positional and given:
                 is_many = typing.get_origin(option.hint) is tuple
                 words, given = (given, []) if is_many else (given[:1], given[1:])
-                option.owner.values[option.field] = from_words(words, option.hint, option.name.upper())
+                option.set(from_words(words, option.hint, option.name.upper()))
         if given:
-            raise InputError(f"{given[0]!r} is not expected here; `steadeq {self._command} --help` says what is.")
+            raise InputError(f"{given[0]!r} is not expected here; `steadeq {self.command} --help` says what is.")
         self._switch_classes(options)
         self._set_values(options)
         for option in self._options():
             if option.is_positional and option.value is dataclasses.MISSING:
                 raise InputError(f"{option.name.upper()} is missing: {option.doc[:1].lower()}{option.doc[1:]}")
-        return [node.build() for node in self._nodes]
+        return [node.build() for node in self.nodes]
 
     def _options(self) -> list[_Option]:
-        return [option for node in self._nodes for option in node.options()]
+        return [option for node in self.nodes for option in node.options()]
 
     def _split(self, arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
         """Return what is given by its place, and each option with its words."""
@@ -206,8 +189,8 @@ class _Parser:
             option = next((o for o in options if o.flag == flag), None)
             if option is None or option.base is None:
                 continue
-            if words == ["None"] and type(None) in typing.get_args(option.hint):
-                option.owner.values[option.field] = None
+            if words == ["None"] and option.can_be_none:
+                option.set(None)
                 continue
             known = {class_name(kind): kind for kind in subclasses(option.base)}
             by_case = {name.lower(): kind for name, kind in known.items()}
@@ -215,20 +198,19 @@ class _Parser:
             if word.lower() not in by_case:
                 raise InputError(f"{flag} is {word!r}; it must be one of {', '.join(known)}.{suggestion(word, known)}")
             old = option.value.build(option.name) if isinstance(option.value, _Node) else option.value
-            option.owner.values[option.field] = option.owner.switch(by_case[word.lower()], old)
+            kind = by_case[word.lower()]
+            option.set(_Node(kind, {name: _wrap(value) for name, value in inherited_values(old, kind).items()}))
             options = self._options()
 
     def _set_values(self, given: list[tuple[str, list[str]]]) -> None:
         options = {option.flag: option for option in self._options() if not option.is_positional}
-        negations = {option.negation: option for option in options.values() if option.hint is bool}
+        negations = {negated_flag_of(option.name): option for option in options.values() if option.hint is bool}
         for flag, words in given:
-            if flag in options:
-                option = options[flag]
-                if option.base is None:
-                    option.owner.values[option.field] = from_words(words, option.hint, flag)
+            if flag in options and options[flag].base is None:
+                options[flag].set(from_words(words, options[flag].hint, flag))
             elif flag in negations and not words:
-                negations[flag].owner.values[negations[flag].field] = False
-            else:
+                negations[flag].set(False)
+            elif flag not in options:
                 raise InputError(f"There is no option {flag}.{suggestion(flag, [*options, '--help'])}")
 
     # Help
@@ -236,23 +218,23 @@ class _Parser:
     def _help(self) -> str:
         width = min(shutil.get_terminal_size().columns, 110)
         places = [option for option in self._options() if option.is_positional]
-        usage = " ".join([f"usage: steadeq {self._command}", *(_place(option) for option in places), "[options]"])
-        lines = [usage, "", *textwrap.wrap(self._summary, width), ""]
+        usage = " ".join([f"usage: steadeq {self.command}", *(_place(option) for option in places), "[options]"])
+        lines = [usage, "", *textwrap.wrap(self.summary, width), ""]
         for option in places:
             lines += _entry(option.name.upper(), option.doc, width)
         section = ""
         for option in self._options():
             if option.is_positional:
                 continue
-            is_section = option.base is not None
-            name = option.name.partition(".")[0] if "." in option.name or is_section else ""
+            name = option.name.partition(".")[0] if "." in option.name or option.base is not None else ""
             if name != section:
                 lines.append("")
                 section = name
-            if is_section and not _has_choice(option):
+            if option.base is not None and len(subclasses(option.base)) + option.can_be_none < 2:
+                # There is no other class, or None, to choose.
                 lines += textwrap.wrap(f"{option.name}: {option.doc}", width)
             else:
-                lines += _entry(f"{option.flag} {_metavar(option)}".rstrip(), _describe(option), width)
+                lines += _entry(f"{option.flag} {_metavar(option.hint)}".rstrip(), _describe(option), width)
         return "\n".join(lines)
 
 
@@ -264,16 +246,6 @@ def _takes(hint: Any, words: Sequence[str], word: str) -> bool:
         arguments = typing.get_args(hint)
         return arguments[-1] is Ellipsis or len(words) < len(arguments)
     return not words
-
-
-def _wrap(value: Any) -> Any:
-    return _Node.of_object(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-
-
-def _default(f: dataclasses.Field[Any]) -> Any:
-    if f.default_factory is not dataclasses.MISSING:
-        return _wrap(f.default_factory())
-    return _wrap(f.default)
 
 
 @functools.cache
@@ -302,30 +274,18 @@ def _place(option: _Option) -> str:
     return name if option.value is dataclasses.MISSING else f"[{name}]"
 
 
-def _metavar(option: _Option) -> str:
-    if option.base is not None:
-        return "CLASS"
-    if option.hint is bool:
-        return ""
-    return _type_metavar(option.hint)
-
-
-def _type_metavar(hint: Any) -> str:
+def _metavar(hint: Any) -> str:
+    """Return what stands for the words of an option in the help."""
     origin, arguments = typing.get_origin(hint), [a for a in typing.get_args(hint) if a is not type(None)]
     if origin is Literal:
         return "{" + ",".join(map(str, arguments)) + "}"
     if origin is tuple:
-        if arguments[-1] is Ellipsis:
-            return f"[{_type_metavar(arguments[0])} ...]"
-        return " ".join(map(_type_metavar, arguments))
+        return f"[{_metavar(arguments[0])} ...]" if arguments[-1] is Ellipsis else " ".join(map(_metavar, arguments))
     if arguments:
-        return _type_metavar(arguments[0])
-    return getattr(hint, "__name__", str(hint)).upper()
-
-
-def _has_choice(option: _Option) -> bool:
-    """Return whether there is another class, or None, to choose for an option."""
-    return option.base is not None and len(subclasses(option.base)) + (type(None) in typing.get_args(option.hint)) > 1
+        return _metavar(arguments[0])
+    if is_section(hint):
+        return "CLASS"
+    return "" if hint is bool else getattr(hint, "__name__", str(hint)).upper()
 
 
 def _describe(option: _Option) -> str:
@@ -336,7 +296,7 @@ def _describe(option: _Option) -> str:
         current = "" if value is None else f"default: {class_name(value.kind)}; "
         return f"{option.doc} ({current}one of {', '.join(class_name(kind) for kind in subclasses(option.base))})"
     if option.hint is bool and value:
-        return f"{option.doc} (default: yes; {option.negation} switches it off)"
+        return f"{option.doc} (default: yes; {negated_flag_of(option.name)} switches it off)"
     shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return option.doc if value is None or value is False or not shown else f"{option.doc} (default: {shown})"
 

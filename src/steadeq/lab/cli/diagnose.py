@@ -1,4 +1,4 @@
-"""`steadeq diagnose`."""
+"""`steadeq diagnose`: the spectrum of a trained network, and how its solves go, sample by sample."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from statistics import mean
 import torch
 from matplotlib.figure import Figure
 
+from ..._internal.trees import leaves
+from ...jacobian import frobenius_norm, operator_norm, spectral_radius
 from ...models import ToyDEQ
 from ..data import Synthetic, read_samples, synthetic
 from ..errors import InputError
@@ -18,9 +20,9 @@ from ..files import write_atomically
 from ..loading import TrainedModel, load_trained
 from ..report import diagnosis_panels, save_png, synthetic_figure
 from ..report.synthetic import Frame
-from ..runs import Split
+from ..runs import Diagnosis, Split
 from ..train import Process
-from ..train.diagnosis import diagnose_model
+from ..train.adapter import ModelAdapter
 from .arguments import parse, positional
 from .table import print_table
 
@@ -64,15 +66,7 @@ def run(arguments: Sequence[str]) -> int:
         raise InputError(f"--tol is {args.tol}; it must be in [0, 1).")
     with Process.join(args.device) as process:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
-        solver = trained.config.evaluation_solver
-        result = diagnose_model(
-            trained,
-            replace(solver, max_evals=args.max_evals, tol=solver.tol if args.tol is None else args.tol),
-            split=args.split,
-            num_samples=args.num_samples,
-            max_products=args.max_products,
-            device=process.device,
-        )
+        result = _diagnose(trained, args, process.device)
     figures = {panel.title: panel.figure for panel in diagnosis_panels(result)} | _surfaces(trained)
     folder = args.run / "diagnosis"
     try:
@@ -93,6 +87,48 @@ def run(arguments: Sequence[str]) -> int:
     print_table(["per sample", "mean", "smallest", "largest", "mean error"], rows, title=title)
     print(f"Written to {args.run / 'diagnosis.json'} and {folder}.")
     return 0
+
+
+def _diagnose(trained: TrainedModel, args: Arguments, device: torch.device) -> Diagnosis:
+    """Return what is found out about a trained model on the first samples of a split."""
+    adapter = ModelAdapter(trained.model)
+    if not adapter.has_equilibrium:
+        raise InputError("This is a run of an explicit network: it has no equilibrium to diagnose.")
+    solver = trained.config.evaluation_solver
+    solver = replace(solver, max_evals=args.max_evals, tol=solver.tol if args.tol is None else args.tol)
+    generator = torch.Generator().manual_seed(0)
+    dataset = getattr(trained.config.data.load(), args.split)
+    x, _ = read_samples(dataset, torch.arange(min(args.num_samples, len(dataset))))
+    with torch.no_grad():
+        eq = adapter(x.to(device), solver=solver).equilibrium
+    assert eq is not None
+    assert eq.stats is not None
+    dim = sum(leaf[0].numel() for leaf in leaves(eq.z))
+    radius = spectral_radius(eq, memory=min(args.max_products, 60), max_products=args.max_products, generator=generator)
+    rayleigh = spectral_radius(eq, method="rayleigh", max_products=args.max_products, generator=generator)
+    largest = operator_norm(eq, max_products=args.max_products, generator=generator)
+    norm = frobenius_norm(eq, num_probes=16, generator=generator)
+    trace = eq.stats.trace.double()
+    low, high = torch.quantile(trace, torch.tensor([0.1, 0.9], dtype=trace.dtype, device=trace.device), dim=1)
+    return Diagnosis(
+        step=trained.step,
+        split=args.split,
+        num_samples=len(x),
+        dim=dim,
+        tol=solver.tol,
+        max_evals=solver.max_evals,
+        converged=float(eq.stats.converged.double().mean()),
+        spectral_radius=tuple(radius.value.tolist()),
+        spectral_radius_errors=tuple(radius.error.tolist()),
+        spectral_radius_rayleigh=tuple(rayleigh.value.tolist()),
+        operator_norm=tuple(largest.value.tolist()),
+        operator_norm_errors=tuple(largest.error.tolist()),
+        jacobian_norm=tuple((norm.value.square() / dim).tolist()),
+        residual_mean=tuple(trace.mean(dim=1).tolist()),
+        residual_low=tuple(low.tolist()),
+        residual_high=tuple(high.tolist()),
+        num_evals=tuple(eq.stats.num_evals.tolist()),
+    )
 
 
 def _surfaces(trained: TrainedModel) -> dict[str, Figure]:

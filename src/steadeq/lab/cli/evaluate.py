@@ -9,7 +9,7 @@ from pathlib import Path
 from ..loading import load_trained
 from ..runs import EvaluationRow, Split
 from ..train import Process
-from ..train.nfe_sweep import sweep_budgets, write_evaluation
+from ..train.evaluation import sweep_budgets, write_evaluation
 from .arguments import parse, positional
 from .table import format_metric, format_number, print_table
 

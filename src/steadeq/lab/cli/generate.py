@@ -118,12 +118,10 @@ def run(arguments: Sequence[str]) -> int:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
         vocabulary = _vocabulary(args.run, trained)
         has_equilibrium = ModelAdapter(trained.model).has_equilibrium
-        for name, default in (("max_evals", None), ("tol", None), ("compare", False)):
-            if not has_equilibrium and getattr(args, name) is not default:
-                raise InputError(
-                    f"{args.run} is a run of an explicit network: it has no equilibrium, and no use for "
-                    f"--{name.replace('_', '-')}."
-                )
+        for name in ("max_evals", "tol", "compare"):
+            if not has_equilibrium and getattr(args, name) not in (None, False):
+                what = f"{args.run} is a run of an explicit network"
+                raise InputError(f"{what}: it has no equilibrium, and no use for --{name.replace('_', '-')}.")
         writer = _Writer(
             model=trained.model,
             solver=trained.config.evaluation_solver if has_equilibrium else None,
@@ -194,24 +192,17 @@ def _compare(writer: _Writer) -> None:
     """Print evaluations from both starts, at the tolerance of the run and at a tight one."""
     args, solver = writer.args, writer.solver
     assert solver is not None
-    rows = [_compare_at(writer, max_evals=args.max_evals, tol=args.tol)]
-    title = f"{args.num_tokens} tokens of {args.run}"
-    # In single precision the tight tolerance is out of reach.
-    writer.model.double()
-    rows.append(_compare_at(writer, max_evals=_TIGHT_EVALS, tol=_TIGHT))
-    tolerances = (solver.tol if args.tol is None else args.tol, _TIGHT)
-    print_table(
-        ["tol", "evaluations per token from zero", "from the last equilibrium", "saved", "same tokens"],
-        [[f"{tol:g}", *row] for tol, row in zip(tolerances, rows, strict=True)],
-        title=title,
-    )
-
-
-def _compare_at(writer: _Writer, *, max_evals: int | None, tol: float | None) -> list[str]:
-    cold, warm = (list(writer.steps(warm_start=is_warm, max_evals=max_evals, tol=tol)) for is_warm in (False, True))
-    num_same = sum(1 for _ in takewhile(lambda pair: pair[0].token == pair[1].token, zip(cold, warm, strict=True)))
-    same = "all" if num_same == len(cold) else f"the first {num_same}"
-    return [f"{_evals(cold):.2f}", f"{_evals(warm):.2f}", f"{1 - _evals(warm) / _evals(cold):.1%}", same]
+    rows = []
+    for tol, max_evals in ((solver.tol if args.tol is None else args.tol, args.max_evals), (_TIGHT, _TIGHT_EVALS)):
+        cold, warm = (list(writer.steps(warm_start=is_warm, max_evals=max_evals, tol=tol)) for is_warm in (False, True))
+        num_same = sum(1 for _ in takewhile(lambda pair: pair[0].token == pair[1].token, zip(cold, warm, strict=True)))
+        same = "all" if num_same == len(cold) else f"the first {num_same}"
+        saved = 1 - _evals(warm) / _evals(cold)
+        rows.append([f"{tol:g}", f"{_evals(cold):.2f}", f"{_evals(warm):.2f}", f"{saved:.1%}", same])
+        # In single precision the tight tolerance is out of reach.
+        writer.model.double()
+    columns = ["tol", "evaluations per token from zero", "from the last equilibrium", "saved", "same tokens"]
+    print_table(columns, rows, title=f"{args.num_tokens} tokens of {args.run}")
 
 
 def _evals(steps: Sequence[Step]) -> float:

@@ -14,13 +14,7 @@ _NUMBER = re.compile(r"[-+±\d.,e%×xkMBs\s]*")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
-    """Print a table, with columns of numbers at the right edge.
-
-    Args:
-        columns: Headings.
-        rows: Cells.
-        title: Above the table.
-    """
+    """Print a table, with columns of numbers at the right edge."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         is_number = all(_NUMBER.fullmatch(row[index]) for row in rows)

@@ -6,8 +6,7 @@ from .dataset import AbstractDataConfig, AbstractDataset, InMemory, MapDataset, 
 from .digits import Digits
 from .fashion_mnist import FashionMnist
 from .image_folder import ImageFolder
-from .imagenet import ImageNet
-from .imagenette64 import Imagenette64
+from .imagenet import ImageNet, Imagenette64
 from .images import ImageTransform
 from .locations import search_path
 from .readers import (

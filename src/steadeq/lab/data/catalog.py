@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import InputError
-from . import checksums, cifar10, cityscapes, fashion_mnist, imagenet, imagenette64, text
+from . import cifar10, fashion_mnist, text
 from .download import Download, Progress
-from .locations import find, require
+from .locations import find, require, verify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,28 +41,17 @@ class Entry:
         return "missing" if place is None else str(place)
 
     def verify(self, place: Path | None = None) -> Path:
-        """Compare the files with the published checksums, and return where they are.
-
-        Args:
-            place: The folder; by default the one that is used.
-
-        Raises:
-            InputError: They are missing or differ, or nobody has published checksums.
-        """
+        """Compare the files, by default those that are used, with the published checksums; return where they are."""
         if not self.checksums:
             raise InputError(f"There are no published checksums of {self.name}.")
         place = place or require(self.name, *self.layouts, elsewhere=self.elsewhere)
-        checksums.verify(place, self.checksums[place.name])
+        verify(place, self.checksums[place.name])
         return place
 
     def download(self, folder: Path, progress: Progress | None = None) -> Path:
         """Put the data into a folder, verify what has checksums, and return where it is; what is there is kept.
 
         What is fetched always agrees with the checksum of its archive.
-
-        Raises:
-            InputError: It cannot be downloaded, or something else is in its place.
-            RunError: The transfer failed; calling this again goes on where it ended.
         """
         if not self.downloads:
             raise InputError(f"{self.name} cannot be downloaded by this command. {self.source}".rstrip())
@@ -122,7 +111,7 @@ CATALOG = {
             name="fashion-mnist",
             summary="70,000 gray images of 28 by 28 pixels in 10 classes",
             terms="MIT; cite Xiao, Rasul and Vollgraf (2017)",
-            layouts=(fashion_mnist.FOLDER,),
+            layouts=("fashion-mnist",),
             elsewhere=(fashion_mnist.DEBIAN,),
             source=(
                 "`steadeq data fashion-mnist --download`; or `apt install dataset-fashion-mnist` on Debian; or put the "
@@ -130,10 +119,10 @@ CATALOG = {
                 "folders above."
             ),
             downloads=tuple(
-                Download(url=f"{_FASHION_MNIST}/{name}", md5=md5, target=f"{fashion_mnist.FOLDER}/{name}")
+                Download(url=f"{_FASHION_MNIST}/{name}", md5=md5, target=f"fashion-mnist/{name}")
                 for name, md5 in _FASHION_MNIST_ARCHIVES.items()
             ),
-            checksums={fashion_mnist.FOLDER: fashion_mnist.CHECKSUMS},
+            checksums={"fashion-mnist": fashion_mnist.CHECKSUMS},
         ),
         Entry(
             name="cifar10",
@@ -158,7 +147,7 @@ CATALOG = {
             name="imagenette64",
             summary="13,394 color images of 64 by 64 pixels in 10 classes of ImageNet",
             terms="images of ImageNet: non-commercial research; cite Deng et al. (2009) and Howard (2019)",
-            layouts=(imagenette64.FOLDER,),
+            layouts=("imagenette64",),
             source=(
                 "Download Imagenette from https://github.com/fastai/imagenette and put its train/ and val/ into "
                 "imagenette64/ in one of the folders above; images of other sizes are resized, and their center is cut "
@@ -169,7 +158,7 @@ CATALOG = {
             name="imagenet",
             summary="1,331,167 color images in 1000 classes (ILSVRC 2012)",
             terms="non-commercial research, after registration; cite Russakovsky et al. (2015)",
-            layouts=(imagenet.FOLDER,),
+            layouts=("imagenet",),
             source=(
                 "Register at https://image-net.org/download, unpack the training and validation images of ILSVRC 2012 "
                 "into imagenet/train/<class>/ and imagenet/val/<class>/ (the official development kit has the classes "
@@ -180,7 +169,7 @@ CATALOG = {
             name="cityscapes",
             summary="3475 street scenes of 1024 by 2048 pixels with 19 classes of pixels",
             terms="non-commercial research, after registration; cite Cordts et al. (2016)",
-            layouts=(cityscapes.FOLDER,),
+            layouts=("cityscapes",),
             source=(
                 "Register at https://www.cityscapes-dataset.com and unpack leftImg8bit_trainvaltest.zip and "
                 "gtFine_trainvaltest.zip into cityscapes/ in one of the folders above."

@@ -52,7 +52,7 @@ class Cifar10(AbstractSmallImages):
     """Whether training images are shifted by up to 4 pixels and mirrored at random."""
 
     def read(self) -> tuple[Path, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        folder = require("cifar10", FOLDER, PICKLED_FOLDER)
+        folder = require(self.name, FOLDER, PICKLED_FOLDER)
         reader, suffix = (read_pickled, "") if folder.name == PICKLED_FOLDER else (read_binary, ".bin")
         images, labels = zip(*(reader(folder / f"data_batch_{i}{suffix}") for i in range(1, 6)), strict=True)
         return folder, (torch.cat(images), torch.cat(labels)), reader(folder / f"test_batch{suffix}")
@@ -73,7 +73,7 @@ def read_binary(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def read_pickled(path: Path) -> tuple[Tensor, Tensor]:
-    """Return the (N, 3, 32, 32) uint8 images and the labels of one pickled file, without running what it may ask for."""
+    """Return the (N, 3, 32, 32) uint8 images and the labels of one pickled file; nothing that it asks for is run."""
     content = pickles.read(path)
     images, labels = content.get("data"), content.get("labels")
     if not isinstance(images, Tensor) or images.dim() != 2 or images.shape[1] != _RECORD - 1:

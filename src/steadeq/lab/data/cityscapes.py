@@ -13,7 +13,6 @@ from .locations import require
 from .segmentation import SegmentationPairs, SegmentationTransform, Size
 from .workers import Workers
 
-FOLDER = "cityscapes"
 CLASSES = {
     "road": 7,
     "sidewalk": 8,
@@ -70,12 +69,7 @@ class Cityscapes(AbstractDataConfig):
         self._transform()
 
     def load(self) -> Splits:
-        """Return the data.
-
-        Raises:
-            InputError: The folders are missing, or an image has no labels or the other way round.
-        """
-        root = require("cityscapes", FOLDER)
+        root = require(self.name)
         transform, workers = self._transform(), Workers(self.num_workers)
         training, test = (
             SegmentationPairs(find_pairs(root, part), mapping=_mapping(), transform=transform, workers=workers)
@@ -89,11 +83,7 @@ class Cityscapes(AbstractDataConfig):
 
 
 def find_pairs(root: Path, part: str) -> list[tuple[Path, Path]]:
-    """Return the images of a part, "train" or "val", and their labels, sorted.
-
-    Raises:
-        InputError: There are none, or one of a pair is missing.
-    """
+    """Return the images of a part, "train" or "val", and their labels, sorted."""
     images, labels = root / "leftImg8bit" / part, root / "gtFine" / part
     expected = {
         path: labels / path.parent.name / (path.name.removesuffix(_IMAGE) + _LABELS)

@@ -21,9 +21,7 @@ from ..tasks import AbstractTask
 class MapDataset(Sized, Protocol):
     """What can be trained on: any map-style `torch.utils.data.Dataset` of (input, target) pairs."""
 
-    def __getitem__(self, index: int, /) -> Any:
-        """Return one sample."""
-        ...
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class AbstractDataset(data.Dataset[tuple[Tensor, Tensor]], ABC):
@@ -38,15 +36,9 @@ class AbstractDataset(data.Dataset[tuple[Tensor, Tensor]], ABC):
 
     @abstractmethod
     def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of some samples.
-
-        Args:
-            indices: Which samples.
-            generator: Source of random augmentations; without one there are none.
-        """
+        """Return inputs and targets of some samples, augmented at random if there is a generator."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return input and target of one sample, without augmentation."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"There are {len(self)} samples; there is no {index}.")
         inputs, targets = self.batch(torch.tensor([index % len(self)]))
@@ -81,11 +73,9 @@ class InMemory(AbstractDataset):
     """Turns a batch of rows into what the model takes; with a generator, it may augment."""
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return self.inputs.shape[0]
 
     def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of some samples, augmented if there is a generator."""
         inputs = self.inputs[indices]
         if self.prepare is not None:
             inputs = self.prepare(inputs, generator)
@@ -119,23 +109,13 @@ class AbstractDataConfig(ABC):
 
     @abstractmethod
     def load(self) -> Splits:
-        """Return the data.
-
-        Raises:
-            InputError: It is not there, or damaged.
-        """
+        """Return the data."""
 
 
 def read_samples(dataset: MapDataset, indices: Tensor, *, seed: int | None = None) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of some samples of any map-style data set.
 
-    Args:
-        dataset: The data set that they are in.
-        indices: Which samples.
-        seed: Seed of random augmentations; None for none, as far as the data set leaves that open.
-
-    Raises:
-        InputError: The samples of the data set are no pairs of an input and a target.
+    Augmentations are drawn from the seed; without one there are none, as far as the data set leaves that open.
     """
     if isinstance(dataset, AbstractDataset):
         return dataset.batch(indices, None if seed is None else torch.Generator().manual_seed(seed))
@@ -164,15 +144,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def hold_out(num_samples: int, num_validation: int, *, num_train: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return which samples to train on and which to validate on: a fixed random choice, each part in order.
-
-    Args:
-        num_samples: Number of samples in all.
-        num_validation: Number of samples to set apart.
-        num_train: Number of the other samples to keep; by default all.
-
-    Raises:
-        InputError: There are not as many.
+    """Return which samples to train on, by default all others, and which to validate on: a fixed random choice, sorted.
 
     Example:
         >>> train, validation = hold_out(10, 3)
@@ -191,11 +163,7 @@ def hold_out(num_samples: int, num_validation: int, *, num_train: int | None = N
 
 
 def check_seed(name: str, value: int) -> None:
-    """Check the seed of generated data.
-
-    Raises:
-        ValueError: The value is negative or too large for a generator.
-    """
+    """Refuse a seed of generated data that is negative or too large for a generator."""
     check_count(name, value, minimum=0)
     if value >= 2**63:
         raise ValueError(f"{name} is {value}; it must be below 2**63.")

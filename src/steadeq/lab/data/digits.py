@@ -39,7 +39,6 @@ class Digits(AbstractDataConfig):
     task = Classification()
 
     def load(self) -> Splits:
-        """Return the data."""
         packed = resources.files("steadeq.lab.data").joinpath("digits.bin.xz").read_bytes()
         content = torch.frombuffer(bytearray(lzma.decompress(packed)), dtype=torch.uint8)
         images = content[: NUM_DIGITS * 64].reshape(NUM_DIGITS, 1, 8, 8)

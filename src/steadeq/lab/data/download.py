@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..errors import InputError, RunError
-from . import checksums
+from . import locations
 
 Progress = Callable[[str, int, int | None], None]
 """Takes a name, how many bytes have arrived, and how many there are, if that is known."""
@@ -41,12 +41,7 @@ class Download:
     """Whether the file is an archive that is to be unpacked."""
 
     def obtain(self, folder: Path, progress: Progress | None = None) -> Path:
-        """Return the target, fetched and unpacked if it was not there.
-
-        Raises:
-            InputError: Something else is in its place.
-            RunError: The transfer failed; calling this again goes on where it ended.
-        """
+        """Return the target, fetched and unpacked if it was not there."""
         target = folder / self.target
         if not self.is_archive:
             fetch(self.url, target, md5=self.md5, progress=progress)
@@ -63,25 +58,19 @@ def fetch(url: str, path: Path, *, md5: str, progress: Progress | None = None) -
 
     What has arrived is kept in a file ending in .part, and a later call asks for the rest.
 
-    Args:
-        url: Address of the file.
-        path: Where it is put.
-        md5: MD5 checksum of the file.
-        progress: Function that is called now and then.
-
     Raises:
         InputError: Another file is there.
-        RunError: No network, a transfer that was cut off, a wrong checksum, or no space.
+        RunError: The transfer failed; calling this again goes on where it ended.
     """
     if path.exists():
-        if checksums.md5(path) != md5:
+        if locations.md5(path) != md5:
             raise InputError(f"{path} is there and is not what {url} has (by MD5): move it away first.")
         return
     part = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _transfer(url, part, progress or _ignore)
-        found = checksums.md5(part)
+        _transfer(url, part, progress or (lambda *_: None))
+        found = locations.md5(part)
         if found != md5:
             part.unlink()
             raise RunError(f"What {url} sent has the MD5 checksum {found} instead of {md5}; it was deleted: try again.")
@@ -91,16 +80,7 @@ def fetch(url: str, path: Path, *, md5: str, progress: Progress | None = None) -
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack the folder that an archive holds; it appears whole or not at all.
-
-    Args:
-        archive: Path of a zip file, by its suffix; or of a tar file, compressed or not.
-        target: Path of the folder; its last part is its name in the archive.
-
-    Raises:
-        InputError: This version of Python cannot unpack safely.
-        RunError: The archive is damaged, unsafe, or without that folder; or there is no space.
-    """
+    """Unpack the folder of the target's name that a zip or tar file holds; it appears whole or not at all."""
     extract = _extract_zip if archive.suffix == ".zip" else _extract_tar
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
@@ -136,12 +116,7 @@ def _extract_zip(archive: Path, folder: str) -> None:
 
 
 def _transfer(url: str, part: Path, progress: Progress) -> None:
-    """Append to a file what it lacks.
-
-    Raises:
-        RunError: The network fails.
-        OSError: The disk does.
-    """
+    """Append to a file what it lacks; errors of the disk are left to the caller."""
     name = part.name.removesuffix(".part")
     done = part.stat().st_size if part.exists() else 0
     response = _request(url, done)
@@ -191,7 +166,3 @@ def _receive(response: http.client.HTTPResponse, url: str) -> bytes:
 def _disk_error(path: Path, error: OSError) -> RunError:
     hint = "; make room and repeat the command" if error.errno == errno.ENOSPC else ""
     return RunError(f"{path} cannot be written: {error.strerror or error}{hint}.")
-
-
-def _ignore(name: str, done: int, total: int | None) -> None:
-    """Show nothing."""

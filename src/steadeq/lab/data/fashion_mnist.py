@@ -14,9 +14,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from .augmentation import AbstractSmallImages, check_largest
-from .locations import require
+from .locations import plain_or_packed, require
 
-FOLDER = "fashion-mnist"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist installs the files."""
 CHECKSUMS = {
@@ -52,15 +51,13 @@ class FashionMnist(AbstractSmallImages):
     """Whether training images are shifted by up to 2 pixels and mirrored at random."""
 
     def read(self) -> tuple[Path, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        folder = require(FOLDER, FOLDER, elsewhere=[DEBIAN])
+        folder = require(self.name, elsewhere=[DEBIAN])
         return folder, read_part(folder, "train"), read_part(folder, "t10k")
 
 
 def read_part(folder: Path, part: str) -> tuple[Tensor, Tensor]:
     """Return the (N, 1, 28, 28) uint8 images and the labels of a part, "train" or "t10k"."""
-    plain = [folder / f"{part}-{name}-ubyte" for name in ("images-idx3", "labels-idx1")]
-    packed = [path.with_name(f"{path.name}.gz") for path in plain]
-    paths = [second if second.exists() else first for first, second in zip(plain, packed, strict=True)]
+    paths = [plain_or_packed(folder / f"{part}-{name}-ubyte") for name in ("images-idx3", "labels-idx1")]
     images, labels = map(read_idx, paths)
     if images.dim() != 3 or images.shape[1:] != (28, 28) or images.element_size() != 1:
         raise InputError(f"{paths[0]} is damaged: it holds {tuple(images.shape)} instead of images of 28 by 28 bytes.")

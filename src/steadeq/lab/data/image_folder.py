@@ -6,8 +6,9 @@ import copy
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,10 +17,11 @@ from ..._internal.validation import check_choice
 from ..errors import InputError
 from .augmentation import normalize
 from .dataset import AbstractDataset
-from .images import MEAN, STD, SUFFIXES, CorruptImageError, ImageTransform, decode_rgb, require_pillow
+from .images import MEAN, STD, CorruptImageError, ImageTransform, decode_rgb, draw_seeds, require_pillow, to_tensor
 from .workers import Workers
 
 OnCorrupt = Literal["raise", "skip"]
+SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".gif", ".tif", ".tiff")
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +39,6 @@ class ImageFolder(AbstractDataset):
         on_corrupt: What to do with an image that cannot be decoded: "raise" an error that names it, or "skip" it:
             it is named in the log once, and the next readable image of its class takes its place.
         classes: The classes that there must be, in sorted order; by default all that are found.
-
-    Raises:
-        InputError: There are no classes or others than `classes`, or a class without images.
     """
 
     def __init__(
@@ -65,38 +64,22 @@ class ImageFolder(AbstractDataset):
         self._skipped: set[str] = set()
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.names)
 
     def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return (B, 3, size, size) normalized images and their labels.
-
-        Raises:
-            InputError: An image is damaged, and it is not to be skipped.
-        """
         images, targets = self.pixels(indices, generator)
         return normalize(images, MEAN, STD), targets
 
     def pixels(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return the (B, 3, size, size) images of a batch as uint8, and their labels.
-
-        Raises:
-            InputError: An image is damaged, and it is not to be skipped.
-        """
-        rows = indices.tolist()
-        seeds = [None] * len(rows) if generator is None else torch.randint(2**62, (len(rows),), generator=generator)
-        tasks = [
-            _Task(path=self._path(row), transform=self.transform, seed=None if seed is None else int(seed))
-            for row, seed in zip(rows, seeds, strict=True)
-        ]
-        results = self.workers.map(_load, tasks)
+        """Return the (B, 3, size, size) images of a batch as uint8, and their labels."""
+        rows, seeds = indices.tolist(), draw_seeds(len(indices), generator)
+        load = partial(_load, transform=self.transform)
+        results = self.workers.map(load, [self._path(row) for row in rows], seeds)
         contents = [
-            self._replace(row, task, result) if isinstance(result, CorruptImageError) else result
-            for row, task, result in zip(rows, tasks, results, strict=True)
+            self._replace(row, seed, result) if isinstance(result, CorruptImageError) else result
+            for row, seed, result in zip(rows, seeds, results, strict=True)
         ]
-        size = self.transform.size
-        images = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8).reshape(-1, size, size, 3)
-        return images.permute(0, 3, 1, 2).contiguous(), self.targets[indices]
+        return to_tensor(contents, self.transform.size, self.transform.size), self.targets[indices]
 
     def subset(self, indices: Tensor) -> ImageFolder:
         """Return some of the images, with the same classes and the same workers."""
@@ -107,7 +90,7 @@ class ImageFolder(AbstractDataset):
     def _path(self, row: int) -> str:
         return f"{self.root}/{self.names[row]}"
 
-    def _replace(self, row: int, task: _Task, problem: CorruptImageError) -> bytes:
+    def _replace(self, row: int, seed: int | None, problem: CorruptImageError) -> bytes:
         """Return the next readable image of a class, among those of this data set, in the place of a damaged one."""
         if self.on_corrupt == "raise":
             raise problem
@@ -115,7 +98,7 @@ class ImageFolder(AbstractDataset):
         place = same.index(row)
         self._log(row, problem)
         for other in same[place + 1 :] + same[:place]:
-            result = _load(task._replace(path=self._path(other)))
+            result = _load(self._path(other), seed, transform=self.transform)
             if isinstance(result, bytes):
                 return result
             self._log(other, result)
@@ -128,28 +111,16 @@ class ImageFolder(AbstractDataset):
             logger.warning("%s It is skipped.", problem)
 
 
-class _Task(NamedTuple):
-    """What a process needs to know about an image."""
-
-    path: str
-    transform: ImageTransform
-    seed: int | None
-
-
-def _load(task: _Task) -> bytes | CorruptImageError:
+def _load(path: str, seed: int | None, *, transform: ImageTransform) -> bytes | CorruptImageError:
     """Return pixels, row by row, with the channels last; as bytes, since tensors would travel in shared memory."""
     try:
-        return task.transform(decode_rgb(task.path), task.seed).tobytes()
+        return transform(decode_rgb(path), seed).tobytes()
     except CorruptImageError as error:
         return CorruptImageError(str(error))
 
 
 def _scan(root: Path) -> dict[str, list[str]]:
-    """Return the names of the images of each class, all sorted.
-
-    Raises:
-        InputError: There is none, or a class without images.
-    """
+    """Return the names of the images of each class, all sorted."""
     try:
         with os.scandir(root) as entries:
             classes = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))

@@ -1,19 +1,22 @@
-"""ImageNet (ILSVRC 2012) as a tree of folders."""
+"""ImageNet (ILSVRC 2012) as a tree of folders, and Imagenette-64, ten easy classes of it in memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
+
+import torch
+from torch import Tensor
 
 from ..._internal.validation import check_choice, check_count
 from ..tasks import Classification
-from .dataset import AbstractDataConfig, Splits, hold_out
+from .augmentation import Preparation
+from .dataset import AbstractDataConfig, InMemory, Splits, hold_out
 from .image_folder import ImageFolder, OnCorrupt
-from .images import ImageTransform, Interpolation
+from .images import MEAN, STD, ImageTransform, Interpolation
 from .locations import require
 from .workers import Workers
-
-FOLDER = "imagenet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,23 +52,57 @@ class ImageNet(AbstractDataConfig):
         self._transform()
 
     def load(self) -> Splits:
-        """Return the data.
-
-        Raises:
-            InputError: The folders are missing, do not have the same classes, or have too few images.
-        """
-        root = require("imagenet", FOLDER)
-        workers = Workers(self.num_workers)
-        training = ImageFolder(root / "train", transform=self._transform(), workers=workers, on_corrupt=self.on_corrupt)
-        test = ImageFolder(
-            root / "val",
-            transform=self._transform(),
-            workers=workers,
-            on_corrupt=self.on_corrupt,
-            classes=training.classes,
+        open_folder = partial(
+            ImageFolder, transform=self._transform(), workers=Workers(self.num_workers), on_corrupt=self.on_corrupt
         )
+        root = require(self.name)
+        training = open_folder(root / "train")
+        test = open_folder(root / "val", classes=training.classes)
         rest, apart = hold_out(len(training), self.num_validation)
         return Splits(train=training.subset(rest), validation=training.subset(apart), test=test)
 
     def _transform(self) -> ImageTransform:
         return ImageTransform(size=self.size, resize=self.resize, interpolation=self.interpolation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imagenette64(AbstractDataConfig):
+    """Ten classes of ImageNet at 64 by 64 pixels, in `imagenette64/train/<class>` and `imagenette64/val/<class>`.
+
+    As with ImageNet, the images in `val` are `test` here, and `validation` is a fixed random choice of training images
+    that are set apart. All images are decoded once.
+    """
+
+    name = "imagenette64"
+    task = Classification()
+
+    num_train: int | None = None
+    """Training images to use, a fixed random choice; all if not given."""
+    num_validation: int = 1_000
+    """Training images set apart for validation."""
+    augment: bool = True
+    """Whether training images are shifted by up to 8 pixels and mirrored at random."""
+
+    def __post_init__(self) -> None:
+        if self.num_train is not None:
+            check_count("num_train", self.num_train)
+        check_count("num_validation", self.num_validation)
+
+    def load(self) -> Splits:
+        root = require(self.name)
+        # Images of this size come through the transform as they are, and others fit.
+        transform = ImageTransform(size=64, resize=64)
+        training = ImageFolder(root / "train", transform=transform)
+        test = ImageFolder(root / "val", transform=transform, classes=training.classes)
+        rest, apart = hold_out(len(training), self.num_validation, num_train=self.num_train)
+        prepare = Preparation(mean=MEAN, std=STD, padding=8 if self.augment else 0, mirror=self.augment)
+
+        def decode(images: ImageFolder, indices: Tensor) -> InMemory:
+            pixels, labels = images.pixels(indices)
+            return InMemory(inputs=pixels, targets=labels, prepare=prepare)
+
+        return Splits(
+            train=decode(training, rest),
+            validation=decode(training, apart),
+            test=decode(test, torch.arange(len(test))),
+        )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
 
 from ..errors import InputError
 
@@ -19,7 +23,6 @@ MEAN = (0.485, 0.456, 0.406)
 """Mean of each channel of ImageNet's training images, by which images of its kind are normalized."""
 STD = (0.229, 0.224, 0.225)
 """Standard deviation of each channel of ImageNet's training images."""
-SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".gif", ".tif", ".tiff")
 
 
 class CorruptImageError(InputError):
@@ -44,8 +47,6 @@ class ImageTransform:
     """Least and largest width over height."""
     interpolation: Interpolation = "bilinear"
     """How images are resized."""
-    mirror: bool = True
-    """Whether half of the images are mirrored, if crops are random."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= self.resize:
@@ -56,12 +57,7 @@ class ImageTransform:
             )
 
     def __call__(self, image: Image.Image, seed: int | None) -> Image.Image:
-        """Return the square.
-
-        Args:
-            image: The image in RGB.
-            seed: Seed that decides everything random, so that it is the same in every process.
-        """
+        """Return the square of an RGB image; the seed decides everything random, the same in every process."""
         return self._center(image) if seed is None else self._random(image, random.Random(seed))
 
     def _center(self, image: Image.Image) -> Image.Image:
@@ -78,8 +74,7 @@ class ImageTransform:
         left, top, width, height = self._box(*image.size, rng)
         box = (left, top, left + width, top + height)
         result = image.resize((self.size, self.size), self._filter, box=box)
-        is_mirrored = rng.random() < 0.5 and self.mirror
-        return result.transpose(Transpose.FLIP_LEFT_RIGHT) if is_mirrored else result
+        return result.transpose(Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else result
 
     def _box(self, width: int, height: int, rng: random.Random) -> tuple[int, int, int, int]:
         """Return left, top, width and height of a random part."""
@@ -103,11 +98,7 @@ class ImageTransform:
 
 
 def require_pillow() -> None:
-    """Do nothing if Pillow is there.
-
-    Raises:
-        InputError: It is not.
-    """
+    """Refuse to go on without Pillow."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
@@ -119,7 +110,6 @@ def decode(path: Path | str) -> Image.Image:
 
     Raises:
         CorruptImageError: Its content is damaged, or no image.
-        InputError: The file cannot be read, or Pillow is missing.
     """
     require_pillow()
     from PIL import Image, UnidentifiedImageError
@@ -146,10 +136,22 @@ def decode_rgb(path: Path | str) -> Image.Image:
 
     Raises:
         CorruptImageError: Its content is damaged, or no image.
-        InputError: The file cannot be read, or Pillow is missing.
     """
     image = decode(path)
     if image.mode == "P" and "transparency" in image.info:
         # Otherwise Pillow warns: the colors of transparent pixels are kept this way too.
         image = image.convert("RGBA")
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def draw_seeds(count: int, generator: torch.Generator | None) -> list[int | None]:
+    """Return a seed for each image of a batch, so that the number of processes changes nothing; None without any."""
+    if generator is None:
+        return [None] * count
+    return torch.randint(2**62, (count,), generator=generator).tolist()
+
+
+def to_tensor(contents: Iterable[bytes], height: int, width: int) -> Tensor:
+    """Return (B, 3, H, W) uint8 images of the bytes of their pixels, which have the channels last."""
+    pixels = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8)
+    return pixels.reshape(-1, height, width, 3).permute(0, 3, 1, 2).contiguous()

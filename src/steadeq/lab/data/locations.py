@@ -1,10 +1,14 @@
-"""Where data is looked for."""
+"""Where data is looked for, and whether its files are the published ones."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 
@@ -20,22 +24,14 @@ def download_folder() -> Path:
 
 
 def find(*names: str, elsewhere: Sequence[Path] = ()) -> Path | None:
-    """Return the first folder of the search path that holds one of the names, with the name; None if none does.
-
-    Args:
-        names: Names of files or folders.
-        elsewhere: Complete paths to try after the search path.
-    """
+    """Return where the first of some files or folders is: on the search path, or one of the paths elsewhere."""
     places = [folder / name for folder in search_path() for name in names]
     return next((place for place in [*places, *elsewhere] if place.exists()), None)
 
 
 def require(dataset: str, *names: str, elsewhere: Sequence[Path] = ()) -> Path:
-    """Return where a data set lies.
-
-    Raises:
-        InputError: It is nowhere; the message says where it was looked for and how to get it.
-    """
+    """Return where a data set is, by default under its own name, or say where it was looked for and how to get it."""
+    names = names or (dataset,)
     place = find(*names, elsewhere=elsewhere)
     if place is None:
         folders = ", ".join(str(folder) for folder in search_path())
@@ -46,6 +42,49 @@ def require(dataset: str, *names: str, elsewhere: Sequence[Path] = ()) -> Path:
             f"folder that has it, or see `steadeq data {dataset}` for how to get it."
         )
     return place
+
+
+def plain_or_packed(path: Path) -> Path:
+    """Return the path of a file with .gz behind its name if there is such a file, and its own otherwise."""
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.exists() else path
+
+
+def md5(path: Path, *, unpacked: bool = False) -> str:
+    """Return the MD5 checksum of a file, or of what a .gz file holds."""
+    return digest_of(path, hashlib.md5(usedforsecurity=False), unpacked=unpacked)
+
+
+def digest_of(path: Path, digest: Any, *, unpacked: bool = False) -> str:
+    """Return what a fresh object of `hashlib` makes of a file, or of what a .gz file holds, block by block."""
+    try:
+        with gzip.open(path) if unpacked else path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+    return digest.hexdigest()
+
+
+def verify(folder: Path, expected: Mapping[str, str]) -> None:
+    """Refuse files that are missing or have other MD5 checksums than the expected ones, by the names of all of them.
+
+    For what is there as .gz, the checksum is that of its content, as compressors differ.
+    """
+    missing, different = [], []
+    for name, checksum in expected.items():
+        path = plain_or_packed(folder / name)
+        if not path.exists():
+            missing.append(name)
+        elif md5(path, unpacked=path.name != name) != checksum:
+            different.append(path.name)
+    problems = [
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {what}"
+        for names, what in ((missing, "missing"), (different, "not the published content (by MD5)"))
+        if names
+    ]
+    if problems:
+        raise InputError(f"In {folder}, {', and '.join(problems)}.")
 
 
 def _chosen() -> list[Path]:

@@ -21,9 +21,6 @@ def read(path: Path) -> dict[str, Any]:
     """Return a pickled dictionary, with uint8 tensors in the place of NumPy's arrays of bytes.
 
     Files of Python 2 and 3 and of all versions of NumPy will do; keys become str, and strings of Python 2 bytes.
-
-    Raises:
-        InputError: The file is missing or damaged, or asks for anything but such arrays.
     """
     try:
         with path.open("rb") as file:
@@ -51,11 +48,6 @@ class _Unpickler(pickle.Unpickler):
     """Knows a few globals, none of which is what its name says."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in of a global.
-
-        Raises:
-            _RefusedError: It has none.
-        """
         if (module, name) not in _STAND_INS:
             raise _RefusedError(f"it asks for {module}.{name}, which no file of data needs.")
         return _StandIn(_STAND_INS[module, name])
@@ -87,33 +79,23 @@ class _Type:
 
 
 class _Array:
-    """What numpy.ndarray makes: empty at first, with its content set as its state."""
+    """What numpy.ndarray makes: empty at first, with its content set as its state or from a buffer."""
 
-    def __init__(self) -> None:
-        self.tensor: Tensor | None = None
+    tensor: Tensor | None = None
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, kind, is_fortran, content = state
-        self.tensor = _fill(content, kind, shape, "F" if is_fortran else "C")
+        self.fill(content, kind, shape, "F" if is_fortran else "C")
 
-
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
-def _from_buffer(content: bytes, kind: Any, shape: tuple[int, ...], order: str) -> _Array:
-    array = _Array()
-    array.tensor = _fill(content, kind, shape, order)
-    return array
-
-
-def _fill(content: bytes, kind: Any, shape: tuple[int, ...], order: str) -> Tensor:
-    if not isinstance(kind, _Type) or math.prod(shape) != len(content):
-        raise pickle.UnpicklingError(f"it has {len(content)} bytes for an array of shape {shape}")
-    flat = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    if order == "F":
-        return flat.reshape(shape[::-1]).permute(*reversed(range(len(shape)))).contiguous()
-    return flat.reshape(shape)
+    def fill(self, content: bytes, kind: Any, shape: tuple[int, ...], order: str) -> _Array:
+        if not isinstance(kind, _Type) or math.prod(shape) != len(content):
+            raise pickle.UnpicklingError(f"it has {len(content)} bytes for an array of shape {shape}")
+        flat = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        if order == "F":
+            self.tensor = flat.reshape(shape[::-1]).permute(*reversed(range(len(shape)))).contiguous()
+        else:
+            self.tensor = flat.reshape(shape)
+        return self
 
 
 def _encode(text: str, encoding: str) -> bytes:
@@ -133,8 +115,8 @@ _STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "dtype"): _Type,
     ("_codecs", "encode"): _encode,
     # NumPy 2 moved its core.
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): lambda *_: _Array() for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): lambda *buffer: _Array().fill(*buffer) for core in ("core", "_core")},
 }
 
 

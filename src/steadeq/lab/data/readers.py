@@ -24,12 +24,7 @@ class AbstractReader(ABC):
 
     @abstractmethod
     def get(self, step: int, part: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a part of the batch of a step.
-
-        Args:
-            step: The training step, counted from 0.
-            part: Which of the parts into which the batch is cut.
-        """
+        """Return inputs and targets of one of the parts into which the batch of a step, counted from 0, is cut."""
 
     @abstractmethod
     def close(self) -> None:
@@ -41,24 +36,17 @@ class AbstractContiguousDataset(AbstractDataset):
 
     @abstractmethod
     def open_reader(self, *, batch_size: int, num_parts: int, parts: Sequence[int], seed: int) -> AbstractReader:
-        """Return the reader of a process; see the function of that name for the arguments."""
+        """Return the reader of a process; see the function of that name."""
 
     @abstractmethod
     def evaluation_batches(self, *, batch_size: int, rank: int, world_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of a process; see the function of that name for the arguments."""
+        """Yield the batches of a process; see the function of that name."""
 
 
 class BatchOrder:
     """Shuffled epochs of full batches, each cut into parts of equal size for processes and accumulation.
 
-    Args:
-        num_samples: Number of samples of the data set; what does not fill a batch is left out of an epoch.
-        batch_size: Number of samples of a step.
-        num_parts: Number of parts of a batch.
-        seed: Seed of the run.
-
-    Raises:
-        InputError: The numbers do not fit together.
+    Samples that do not fill a batch are left out of an epoch.
     """
 
     def __init__(self, num_samples: int, *, batch_size: int, num_parts: int, seed: int) -> None:
@@ -81,14 +69,7 @@ class BatchOrder:
 
 
 class SampleReader(AbstractReader):
-    """Reads samples by index; what has to be read from disk is read ahead.
-
-    Args:
-        dataset: The data set to train on.
-        order: Which samples a step sees.
-        parts: Those parts of each batch that this process trains on.
-        seed: Seed of the run.
-    """
+    """Reads samples by index; what has to be read from disk is read ahead."""
 
     def __init__(self, dataset: MapDataset, order: BatchOrder, *, parts: Sequence[int], seed: int) -> None:
         self._dataset, self._order, self._parts, self._seed = dataset, order, parts, seed
@@ -99,7 +80,6 @@ class SampleReader(AbstractReader):
         self._ahead: tuple[tuple[int, int], Future[tuple[Tensor, Tensor]]] | None = None
 
     def get(self, step: int, part: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a part of the batch of a step."""
         if self._thread is None:
             return self._load(step, part)
         if self._ahead is not None and self._ahead[0] == (step, part):
@@ -112,7 +92,6 @@ class SampleReader(AbstractReader):
         return batch
 
     def close(self) -> None:
-        """End the reading ahead."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 
@@ -133,9 +112,6 @@ def open_reader(
         parts: Those parts that this process trains on.
         seed: Seed of the run.
 
-    Raises:
-        InputError: The numbers do not fit together.
-
     Example:
         >>> from steadeq.lab.data import InMemory
         >>> dataset = InMemory(inputs=torch.arange(6.0), targets=torch.arange(6))
@@ -155,11 +131,7 @@ def evaluation_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield what a process evaluates: contiguous data in its own order, all else sample by sample, not augmented.
 
-    Args:
-        dataset: The data set to evaluate; any map-style data set will do.
-        batch_size: Number of samples of a batch.
-        rank: Number of this process.
-        world_size: Number of processes, which share the samples.
+    The processes, `world_size` of them, share the samples.
     """
     if isinstance(dataset, AbstractContiguousDataset):
         yield from dataset.evaluation_batches(batch_size=batch_size, rank=rank, world_size=world_size)

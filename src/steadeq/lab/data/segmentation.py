@@ -6,8 +6,9 @@ import copy
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from ..errors import InputError
 from ..tasks import IGNORED
 from .augmentation import normalize
 from .dataset import AbstractDataset
-from .images import MEAN, STD, decode, decode_rgb, require_pillow
+from .images import MEAN, STD, decode, decode_rgb, draw_seeds, require_pillow, to_tensor
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -28,14 +29,12 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentationTransform:
-    """Scales, crops and mirrors a pair at random with a seed; leaves it whole, or resizes it, without one."""
+    """Scales and crops a pair, and mirrors half of them, with a seed; leaves it whole, or resizes it, without one."""
 
     crop: Size = (512, 1024)
     """Height and width of what is cut out of the scaled image; where that is smaller, pixels are black and ignored."""
     scale: tuple[float, float] = (0.5, 2.0)
     """Least and largest scale."""
-    mirror: bool = True
-    """Whether half of the pairs are mirrored."""
     evaluation_size: Size | None = None
     """Height and width to which images and labels are resized for evaluation; None leaves them whole."""
 
@@ -46,7 +45,6 @@ class SegmentationTransform:
             raise ValueError(f"scale is {self.scale}; it must be positive and in order.")
 
     def __call__(self, image: Image.Image, labels: Image.Image, seed: int | None) -> tuple[Image.Image, Image.Image]:
-        """Return the pair that a network sees."""
         if seed is not None:
             return self._random(image, labels, random.Random(seed))
         if self.evaluation_size is None:
@@ -63,14 +61,12 @@ class SegmentationTransform:
         )
         pair = _resize(image, labels, (height, width), (left, top, right, bottom))
         whole = (self.crop[1], self.crop[0])
-        canvases = (Image.new("RGB", whole), Image.new("L", whole, IGNORED))
-        is_mirrored = rng.random() < 0.5 and self.mirror
-        for canvas, part in zip(canvases, pair, strict=True):
+        image, labels = Image.new("RGB", whole), Image.new("L", whole, IGNORED)
+        for canvas, part in zip((image, labels), pair, strict=True):
             canvas.paste(part, (0, 0))
-        if is_mirrored:
-            image, labels = (canvas.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for canvas in canvases)
-            return image, labels
-        return canvases
+        if rng.random() < 0.5:
+            image, labels = (canvas.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for canvas in (image, labels))
+        return image, labels
 
 
 class SegmentationPairs(AbstractDataset):
@@ -98,38 +94,21 @@ class SegmentationPairs(AbstractDataset):
         self._allowed = bytes(byte for byte, label in enumerate(mapping) if label is not None)
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self.pairs)
 
     def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return (B, 3, H, W) normalized images and (B, H, W) labels.
-
-        Raises:
-            InputError: A file is damaged, a pair does not fit together, or whole images differ in size.
-        """
-        rows = indices.tolist()
-        seeds = [None] * len(rows) if generator is None else torch.randint(2**62, (len(rows),), generator=generator)
-        tasks = [
-            _Task(
-                *self.pairs[row],
-                transform=self.transform,
-                seed=None if seed is None else int(seed),
-                table=self._table,
-                allowed=self._allowed,
-            )
-            for row, seed in zip(rows, seeds, strict=True)
-        ]
-        images, labels, sizes = zip(*self.workers.map(_load, tasks), strict=True)
-        for row, size in zip(rows, sizes, strict=True):
+        pairs = [self.pairs[row] for row in indices.tolist()]
+        load = partial(_load, transform=self.transform, table=self._table, allowed=self._allowed)
+        results = self.workers.map(load, pairs, draw_seeds(len(pairs), generator))
+        images, labels, sizes = zip(*results, strict=True)
+        for (path, _), size in zip(pairs, sizes, strict=True):
             if size != sizes[0]:
                 raise InputError(
-                    f"{self.pairs[row][0]} has {size[0]} by {size[1]} pixels and {self.pairs[rows[0]][0]} has "
-                    f"{sizes[0][0]} by {sizes[0][1]}: whole images make a batch only if their sizes agree; "
-                    "set evaluation_size."
+                    f"{path} has {size[0]} by {size[1]} pixels and {pairs[0][0]} has {sizes[0][0]} by {sizes[0][1]}: "
+                    "whole images make a batch only if their sizes agree; set evaluation_size."
                 )
-        x, y = (torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) for parts in (images, labels))
-        x = x.reshape(-1, *sizes[0], 3).permute(0, 3, 1, 2).contiguous()
-        return normalize(x, MEAN, STD), y.reshape(-1, *sizes[0]).long()
+        y = torch.frombuffer(bytearray(b"".join(labels)), dtype=torch.uint8).reshape(-1, *sizes[0])
+        return normalize(to_tensor(images, *sizes[0]), MEAN, STD), y.long()
 
     def subset(self, indices: Tensor) -> SegmentationPairs:
         """Return some of the pairs, with the same workers."""
@@ -138,33 +117,25 @@ class SegmentationPairs(AbstractDataset):
         return part
 
 
-class _Task(NamedTuple):
-    """What a process needs to know about a pair."""
-
-    image: Path
-    labels: Path
-    transform: SegmentationTransform
-    seed: int | None
-    table: bytes
-    allowed: bytes
-
-
-def _load(task: _Task) -> tuple[bytes, bytes, Size]:
+def _load(
+    pair: tuple[Path, Path], seed: int | None, *, transform: SegmentationTransform, table: bytes, allowed: bytes
+) -> tuple[bytes, bytes, Size]:
     """Return the bytes of the pixels and of the classes, and their height and width."""
     from PIL import Image
 
-    image, labels = decode_rgb(task.image), decode(task.labels)
+    path, labels_path = pair
+    image, labels = decode_rgb(path), decode(labels_path)
     # A palette is only there to look at: the bytes are the labels.
     if labels.mode not in ("L", "P"):
-        raise InputError(f"{task.labels} is no map of labels: its mode is {labels.mode} instead of one byte a pixel.")
+        raise InputError(f"{labels_path} is no map of labels: its mode is {labels.mode} instead of one byte a pixel.")
     if labels.size != image.size:
-        raise InputError(f"{task.labels} has {labels.size} pixels, but its image {task.image} has {image.size}.")
+        raise InputError(f"{labels_path} has {labels.size} pixels, but its image {path} has {image.size}.")
     content = labels.tobytes()
-    unknown = content.translate(None, delete=task.allowed)
+    unknown = content.translate(None, delete=allowed)
     if unknown:
-        raise InputError(f"{task.labels} is damaged: it has the label {unknown[0]}, which stands for nothing.")
-    classes = Image.frombytes("L", labels.size, content.translate(task.table))
-    image, classes = task.transform(image, classes, task.seed)
+        raise InputError(f"{labels_path} is damaged: it has the label {unknown[0]}, which stands for nothing.")
+    classes = Image.frombytes("L", labels.size, content.translate(table))
+    image, classes = transform(image, classes, seed)
     return image.tobytes(), classes.tobytes(), (image.height, image.width)
 
 

@@ -54,7 +54,6 @@ class Shapes(AbstractDataConfig):
         check_seed("seed", self.seed)
 
     def load(self) -> Splits:
-        """Draw the images."""
         generator = torch.Generator().manual_seed(self.seed)
         counts = (self.num_train, self.num_validation, self.num_test)
         train, validation, test = (self._draw_split(count, generator) for count in counts)
@@ -67,16 +66,7 @@ class Shapes(AbstractDataConfig):
 
 
 def draw(count: int, *, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw images and the labels of their pixels.
-
-    Args:
-        count: Number of images.
-        size: Height and width of the images.
-        generator: Source of everything random.
-
-    Returns:
-        (count, 3, size, size) uint8 images and (count, size, size) int64 labels.
-    """
+    """Return (count, 3, size, size) uint8 images and the (count, size, size) int64 labels of their pixels."""
     # A coarse random picture, enlarged, is a smooth texture.
     coarse = 0.3 + 0.4 * torch.rand(count, 3, 4, 4, generator=generator)
     images = F.interpolate(coarse, size=(size, size), mode="bilinear", align_corners=False)
@@ -101,15 +91,7 @@ def draw(count: int, *, size: int, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def _covers(x: Tensor, y: Tensor, *, radius: Tensor, angle: Tensor, kind: Tensor) -> Tensor:
-    """Return which pixels a shape covers; radius is that of its circumscribed circle.
-
-    Args:
-        x: Horizontal distance of the pixels from the center.
-        y: Vertical distance of the pixels from the center.
-        radius: Distance of the corners from the center.
-        angle: Angle by which the shape is turned, in radians.
-        kind: Label of the shape.
-    """
+    """Return which pixels, at x and y from its center, a shape covers; radius is that of its circumscribed circle."""
     disk = x.square() + y.square() <= (0.8 * radius).square()
 
     def polygon(num_sides: int) -> Tensor:

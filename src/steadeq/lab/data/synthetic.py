@@ -66,7 +66,6 @@ class Synthetic(AbstractDataConfig):
         check_seed("seed", self.seed)
 
     def load(self) -> Splits:
-        """Draw the data."""
         generator = torch.Generator().manual_seed(self.seed)
         num_samples = NUM_TRAIN + 2 * NUM_VALIDATION
         x = (2 * torch.rand(num_samples, 1, generator=generator) - 1) * self.radius

@@ -32,12 +32,7 @@ class TokenStreams:
     """A text cut into equally long streams, one for each row of a batch, that are read in segments.
 
     Row b of a segment goes on where row b of the segment before ended, so that a model may remember what it read. What
-    is left over at the end of the text, fewer tokens than there are rows, is not read.
-
-    Args:
-        tokens: (N,) numbers of the tokens.
-        batch_size: Number of streams.
-        length: Number of tokens of a segment; the last one may be shorter.
+    is left over at the end of the text, fewer tokens than there are rows, is not read. The last segment may be shorter.
 
     Example:
         >>> streams = TokenStreams(torch.arange(11), batch_size=2, length=3)
@@ -79,12 +74,6 @@ class StreamReader(AbstractReader):
     """Reads segments of a text that follow one another in as many streams as a batch has rows.
 
     A segment at the end that is shorter than the others is left out.
-
-    Args:
-        tokens: (N,) numbers of the tokens of the text to train on.
-        length: Number of tokens of a segment.
-        batch_size: Number of streams, over all processes.
-        num_parts: Number of parts of a batch.
     """
 
     is_contiguous = True
@@ -174,7 +163,7 @@ class AbstractTextConfig(AbstractDataConfig):
                 check_count(name, getattr(self, name), minimum=2)
 
     def load(self) -> Splits:
-        folder, vocabulary = require(self.name, self.name), self.vocabulary()
+        folder, vocabulary = require(self.name), self.vocabulary()
         limits = {TRAIN: self.max_train, VALIDATION: self.max_validation, TEST: self.max_test}
         train, validation, test = (
             Text(tokens=load_tokens(folder / name, vocabulary)[:limit], length=self.length)
@@ -184,7 +173,7 @@ class AbstractTextConfig(AbstractDataConfig):
 
     def vocabulary(self) -> Vocabulary:
         """Return the tokens that numbers stand for, which are those of the training text; no other one is read."""
-        return load_vocabulary(require(self.name, self.name) / TRAIN)
+        return load_vocabulary(require(self.name) / TRAIN)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .checksums import digest_of
-from .locations import search_path
+from .locations import digest_of, search_path
 from .vocabulary import Vocabulary, read_lines
 
 _FORMAT = 1
@@ -31,22 +30,9 @@ _CHUNK = 1 << 20
 """Number of tokens in memory while a text is encoded."""
 
 
-def fingerprint(path: Path) -> str:
-    """Return what tells the content of a file from any other; times and sizes are not to be relied on.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    return digest_of(path, hashlib.blake2b(digest_size=16))
-
-
 def load_vocabulary(text: Path) -> Vocabulary:
-    """Return the vocabulary of a text, from the cache if it is there.
-
-    Raises:
-        InputError: The text cannot be read, is not UTF-8 or has no words; or the cache cannot be written.
-    """
-    source = {"format": _FORMAT, "text": fingerprint(text)}
+    """Return the vocabulary of a text, from the cache if it is there."""
+    source = _source(text)
     path = _place(text, "vocabulary")
     cached = _read_vocabulary(path, source)
     if cached is not None:
@@ -61,22 +47,9 @@ def load_vocabulary(text: Path) -> Vocabulary:
 def load_tokens(text: Path, vocabulary: Vocabulary) -> Tensor:
     """Return the numbers of all words of a text and of an `<eos>` after each line, from the cache if they are there.
 
-    Args:
-        text: Path of the text.
-        vocabulary: The known tokens.
-
-    Returns:
-        (N,) int32, mapped from the file; changes to it are not written back.
-
-    Raises:
-        InputError: The text cannot be read, is not UTF-8 or has no words; or the cache cannot be written.
+    They are (N,) int32, mapped from the file; changes to them are not written back.
     """
-    source = {
-        "format": _FORMAT,
-        "text": fingerprint(text),
-        "vocabulary": vocabulary.digest(),
-        "byteorder": sys.byteorder,
-    }
+    source = {**_source(text), "vocabulary": vocabulary.digest(), "byteorder": sys.byteorder}
     path = _place(text, "tokens")
     num_tokens = _count_tokens(path, source)
     if num_tokens is None:
@@ -88,7 +61,6 @@ def load_tokens(text: Path, vocabulary: Vocabulary) -> Tensor:
 
 def _encode(text: Path, vocabulary: Vocabulary, path: Path, source: dict[str, Any]) -> int:
     """Write the tokens of a text and return their number."""
-    num_tokens = 0
     with _replacing(path) as file:
         file.write(bytes(_HEADER))
         chunk = array("i")
@@ -96,11 +68,10 @@ def _encode(text: Path, vocabulary: Vocabulary, path: Path, source: dict[str, An
             chunk.extend(vocabulary.encode(words))
             chunk.append(vocabulary.eos)
             if len(chunk) >= _CHUNK:
-                num_tokens += len(chunk)
                 chunk.tofile(file)
                 chunk = array("i")
-        num_tokens += len(chunk)
         chunk.tofile(file)
+        num_tokens = (file.tell() - _HEADER) // torch.int32.itemsize
         file.seek(0)
         file.write(json.dumps({**source, "num_tokens": num_tokens}).encode().ljust(_HEADER))
     return num_tokens
@@ -114,11 +85,8 @@ def _count_tokens(path: Path, source: dict[str, Any]) -> int | None:
             size = os.fstat(file.fileno()).st_size
     except (OSError, ValueError):
         return None
-    if not isinstance(header, dict):
-        return None
-    num_tokens = header.pop("num_tokens", None)
-    is_whole = isinstance(num_tokens, int) and size == _HEADER + num_tokens * torch.int32.itemsize
-    return num_tokens if is_whole and header == source else None
+    num_tokens, rest = divmod(size - _HEADER, torch.int32.itemsize)
+    return num_tokens if not rest and header == {**source, "num_tokens": num_tokens} else None
 
 
 def _read_vocabulary(path: Path, source: dict[str, Any]) -> Vocabulary | None:
@@ -130,6 +98,11 @@ def _read_vocabulary(path: Path, source: dict[str, Any]) -> Vocabulary | None:
     except (OSError, ValueError):
         return None
     return vocabulary if header == {**source, "vocabulary": vocabulary.digest()} else None
+
+
+def _source(text: Path) -> dict[str, Any]:
+    """Return what tells the content of a text from any other; times and sizes are not to be relied on."""
+    return {"format": _FORMAT, "text": digest_of(text, hashlib.blake2b(digest_size=16))}
 
 
 def _place(text: Path, kind: str) -> Path:

@@ -22,9 +22,6 @@ class Vocabulary:
     Args:
         tokens: All tokens in order, `<eos>` and `<unk>` among them.
 
-    Raises:
-        InputError: A token is there twice, or one of those two is missing.
-
     Example:
         >>> vocabulary = Vocabulary(["<eos>", "the", "cat", "<unk>"])
         >>> vocabulary.encode(["the", "dog", "<eos>"])
@@ -51,9 +48,6 @@ class Vocabulary:
 
         `<unk>` has the place that its own frequency gives it, which is the last one if the text does without.
 
-        Args:
-            lines: Lines of words.
-
         Example:
             >>> Vocabulary.of_lines([["b", "a", "b"], ["c"]]).tokens
             ('<eos>', 'b', 'a', 'c', '<unk>')
@@ -66,11 +60,9 @@ class Vocabulary:
         return cls([EOS, *(word for word, _ in counts.most_common())])
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return len(self.tokens)
 
     def __contains__(self, token: object) -> bool:
-        """Return whether a token has a number of its own."""
         return token in self._numbers
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
@@ -87,11 +79,7 @@ class Vocabulary:
 
 
 def read_lines(path: Path) -> Iterator[list[str]]:
-    """Yield the words of each line of a text, what is between white space, without ever holding all of it.
-
-    Raises:
-        InputError: The file cannot be read, is not UTF-8, or has no words.
-    """
+    """Yield the words of each line of a text, what is between white space, without ever holding all of it."""
     is_empty = True
     try:
         with path.open("rb") as file:

@@ -18,7 +18,6 @@ from ..._internal.validation import check_count
 from ..errors import RunError
 from ..signals import interrupts_held_back, leave_interrupts_to_parent
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
@@ -40,23 +39,23 @@ class Workers:
         self._executor: ProcessPoolExecutor | None = None
         self._has_worked = False
 
-    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        """Return the results of a function for all tasks, in order; the function must be one of a module.
+    def map(self, function: Callable[..., R], *arguments: Sequence[Any]) -> list[R]:
+        """Return what `map` does, as a list; the function must be one of a module, or a `partial` of one.
 
         If processes were killed, as the system does when memory is short or a job is told to end, this process does
         the work, and the next call starts new ones.
-
-        Raises:
-            RunError: The processes cannot start.
         """
         if not self.num_workers:
-            return [function(task) for task in tasks]
+            return list(map(function, *arguments))
         # Some parts for each process, so that slow images even out.
-        chunk = max(1, len(tasks) // (4 * self.num_workers))
+        chunk = max(1, len(arguments[0]) // (4 * self.num_workers))
         try:
+            # Processes start here.
             with interrupts_held_back():
-                # Processes start here.
-                promises = self._start().map(function, tasks, chunksize=chunk)
+                if self._executor is None:
+                    context = multiprocessing.get_context("spawn")
+                    self._executor = ProcessPoolExecutor(self.num_workers, mp_context=context, initializer=_begin)
+                promises = self._executor.map(function, *arguments, chunksize=chunk)
             results = list(promises)
         except BrokenProcessPool as error:
             self.close()
@@ -66,7 +65,7 @@ class Workers:
                     'runs under `if __name__ == "__main__":`; num_workers=0 does without them.'
                 ) from error
             logger.warning("A worker process was killed; its batch is decoded in the main process.")
-            return [function(task) for task in tasks]
+            return list(map(function, *arguments))
         self._has_worked = True
         return results
 
@@ -78,13 +77,6 @@ class Workers:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"num_workers": self.num_workers, "_executor": None, "_has_worked": False}
-
-    def _start(self) -> ProcessPoolExecutor:
-        if self._executor is None:
-            self._executor = ProcessPoolExecutor(
-                self.num_workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
-            )
-        return self._executor
 
 
 def _begin() -> None:

@@ -1,19 +1,7 @@
 """Recipes: functions that return a complete config, by the name under which they are trained."""
 
-from . import (
-    cifar10,
-    cityscapes,
-    digits,
-    fashion_mnist,
-    imagenet,
-    imagenette64,
-    shapes,
-    synthetic,
-    wikitext2,
-    wikitext103,
-)
-from .loading import load_recipe
-from .registry import Recipe, Scale, get, names, recipe
+from . import cifar10, cityscapes, digits, fashion_mnist, imagenet, shapes, synthetic, wikitext2, wikitext103
+from .registry import Recipe, Scale, get, load_recipe, names, recipe
 
 __all__ = [
     "Recipe",
@@ -24,7 +12,6 @@ __all__ = [
     "fashion_mnist",
     "get",
     "imagenet",
-    "imagenette64",
     "load_recipe",
     "names",
     "recipe",

@@ -12,7 +12,7 @@ from ...solvers import GMRES, Anderson, Broyden
 from ..config import LogConfig, LoopConfig, RandomBudget, TrainConfig, WarmupConfig
 from ..data import Cifar10
 from ..optimizers import SGD, Adam
-from .registry import recipe
+from .registry import recipe, regularized
 
 # On a laptop
 
@@ -35,12 +35,7 @@ def cifar10_mdeq_cpu() -> TrainConfig:
 @recipe("cifar10-mdeq-cpu-jr", scale="cpu")
 def cifar10_mdeq_cpu_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
-    base = cifar10_mdeq_cpu().with_max_evals(6)
-    return replace(
-        base,
-        optimizer=replace(base.optimizer, learning_rate=3e-3),
-        regularizer=replace(base.regularizer, weight=0.3),
-    )
+    return regularized(cifar10_mdeq_cpu(), weight=0.3, max_evals=6, learning_rate=3e-3)
 
 
 @recipe("cifar10-mdeq-cpu-long", scale="cpu")
@@ -58,8 +53,7 @@ def cifar10_mdeq_cpu_long() -> TrainConfig:
 @recipe("cifar10-mdeq-cpu-long-jr", scale="cpu")
 def cifar10_mdeq_cpu_long_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
-    base = cifar10_mdeq_cpu_long().with_max_evals(6)
-    return replace(base, regularizer=replace(base.regularizer, weight=0.3))
+    return regularized(cifar10_mdeq_cpu_long(), weight=0.3, max_evals=6)
 
 
 @recipe("cifar10-monotone-cpu", scale="cpu")

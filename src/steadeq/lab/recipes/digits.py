@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ...adjoints import Implicit
 from ...jacobian import JacobianRegularizer
 from ...models import preset
@@ -11,7 +9,7 @@ from ...solvers import GMRES, Anderson
 from ..config import LoopConfig, TrainConfig
 from ..data import Digits
 from ..optimizers import Adam
-from .registry import recipe
+from .registry import recipe, regularized
 
 
 @recipe("digits", scale="cpu")
@@ -37,5 +35,4 @@ def digits_small_budget() -> TrainConfig:
 @recipe("digits-jr", scale="cpu")
 def digits_jr() -> TrainConfig:
     """The same at a third of the budget, with Jacobian regularization."""
-    base = digits_small_budget()
-    return replace(base, regularizer=replace(base.regularizer, weight=2.0))
+    return regularized(digits_small_budget(), weight=2.0)

@@ -8,7 +8,7 @@ from ...models import preset
 from ..config import TrainConfig
 from ..data import FashionMnist
 from .cifar10 import cifar10_mdeq_cpu
-from .registry import recipe
+from .registry import recipe, regularized
 
 
 @recipe("fashion-mnist-mdeq-cpu", scale="cpu")
@@ -24,5 +24,4 @@ def fashion_mnist_mdeq_cpu() -> TrainConfig:
 @recipe("fashion-mnist-mdeq-cpu-jr", scale="cpu")
 def fashion_mnist_mdeq_cpu_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
-    base = fashion_mnist_mdeq_cpu().with_max_evals(6)
-    return replace(base, regularizer=replace(base.regularizer, weight=0.3))
+    return regularized(fashion_mnist_mdeq_cpu(), weight=0.3, max_evals=6)

@@ -1,4 +1,4 @@
-"""ImageNet at the scale of the paper (section 5.3)."""
+"""ImageNet at the scale of the paper (section 5.3), and ten classes of it on a laptop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ...jacobian.schedules import Increments, Linear
 from ...models import preset
 from ...solvers import Broyden
 from ..config import LogConfig, LoopConfig, RandomBudget, TrainConfig, WarmupConfig
-from ..data import ImageNet
+from ..data import ImageNet, Imagenette64
 from ..optimizers import SGD
-from .registry import recipe
+from .cifar10 import cifar10_mdeq_cpu
+from .registry import recipe, regularized
 
 
 @recipe("imagenet-mdeq-small", scale="paper")
@@ -74,6 +75,39 @@ def imagenet_mdeq_large() -> TrainConfig:
 def imagenet_mdeq_large_jr() -> TrainConfig:
     """The same with Jacobian regularization, at half the budget."""
     return replace(_with_official_penalty(imagenet_mdeq_large(), weight=3.0), model=preset("mdeq/imagenet-large-jr"))
+
+
+# Imagenette at 64 pixels, on a laptop
+
+
+@recipe("imagenette64-mdeq-cpu", scale="cpu")
+def imagenette64_mdeq_cpu() -> TrainConfig:
+    """A part of Imagenette-64 with two small scales, without regularization, at a generous budget."""
+    return replace(
+        cifar10_mdeq_cpu(),
+        model=replace(preset("mdeq/cifar10-cpu"), num_downsamplings=2),
+        data=Imagenette64(num_train=6_400),
+    )
+
+
+@recipe("imagenette64-mdeq-cpu-jr", scale="cpu")
+def imagenette64_mdeq_cpu_jr() -> TrainConfig:
+    """The same at half the budget, with Jacobian regularization."""
+    # The values of cifar10-mdeq-cpu-jr; nothing was selected on Imagenette.
+    return regularized(imagenette64_mdeq_cpu(), weight=0.3, max_evals=6, learning_rate=3e-3)
+
+
+@recipe("imagenette64-resnet-cpu", scale="cpu")
+def imagenette64_resnet_cpu() -> TrainConfig:
+    """A part of Imagenette-64 with an explicit network as small as that of imagenette64-mdeq-cpu."""
+    base = imagenette64_mdeq_cpu()
+    return replace(
+        base,
+        # The stem takes images to 16 by 16 pixels, as that of the multiscale DEQ does.
+        model=replace(preset("resnet/cpu"), stem="imagenet"),
+        # That of cifar10-resnet-cpu; nothing was selected on Imagenette.
+        optimizer=replace(base.optimizer, learning_rate=3e-3),
+    )
 
 
 def _with_official_penalty(config: TrainConfig, *, weight: float) -> TrainConfig:

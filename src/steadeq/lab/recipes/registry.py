@@ -1,13 +1,18 @@
-"""Recipes by name."""
+"""Recipes: how they are written, and found by name or by file."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
-from collections.abc import Callable
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from types import ModuleType
+from typing import Any, Literal
 
 from ..._internal.validation import suggestion
 from ..config import TrainConfig
@@ -33,19 +38,14 @@ class Recipe:
 
 
 _RECIPES: dict[str, Recipe] = {}
+_LOADED: dict[Path, ModuleType] = {}
+"""Files that were imported: each is imported once, so that its classes stay the same."""
 
 
 def recipe(name: str, *, scale: Scale) -> Callable[[Callable[[], TrainConfig]], Callable[[], TrainConfig]]:
     """Make a function that returns a config known under a name; the first line of its docstring is the summary.
 
     The config that the function returns gets the name, whatever it says itself.
-
-    Args:
-        name: Name under which it is trained.
-        scale: Whether it is meant for a laptop or for the paper's hardware.
-
-    Raises:
-        ValueError: There is a recipe of that name already.
     """
 
     def register(function: Callable[[], TrainConfig]) -> Callable[[], TrainConfig]:
@@ -56,12 +56,22 @@ def recipe(name: str, *, scale: Scale) -> Callable[[Callable[[], TrainConfig]], 
         def build() -> TrainConfig:
             return replace(function(), recipe=name)
 
-        _RECIPES[name] = Recipe(
-            name=name, scale=scale, summary=summary_of(function), source=Path(inspect.getfile(function)), build=build
-        )
+        summary, source = (inspect.getdoc(function) or "").partition("\n")[0], Path(inspect.getfile(function))
+        _RECIPES[name] = Recipe(name=name, scale=scale, summary=summary, source=source, build=build)
         return build
 
     return register
+
+
+def regularized(
+    config: TrainConfig, *, weight: float, max_evals: int | None = None, learning_rate: float | None = None
+) -> TrainConfig:
+    """Return a config with another weight of its penalty and, if they are given, another budget and learning rate."""
+    if max_evals is not None:
+        config = config.with_max_evals(max_evals)
+    if learning_rate is not None:
+        config = replace(config, optimizer=replace(config.optimizer, learning_rate=learning_rate))
+    return replace(config, regularizer=replace(config.regularizer, weight=weight))
 
 
 def names() -> list[str]:
@@ -70,16 +80,107 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Recipe:
-    """Return a recipe.
-
-    Raises:
-        InputError: There is none of that name.
-    """
+    """Return the recipe of the package that has a name."""
     if name not in _RECIPES:
         raise InputError(f"There is no recipe {name!r}.{suggestion(name, _RECIPES)} `steadeq recipes` lists them all.")
     return _RECIPES[name]
 
 
-def summary_of(function: Callable[[], TrainConfig]) -> str:
-    """Return the first line of a function's docstring, or nothing."""
-    return next(iter((inspect.getdoc(function) or "").splitlines()), "")
+def load_recipe(text: str) -> Recipe:
+    """Return a recipe of the package by its name, or one of your own by file and function.
+
+    A file is imported, once, under its name without .py, and may import its neighbors. Nothing of it is called but the
+    function, and that only by `Recipe.build`.
+
+    Args:
+        text: A name such as "digits", or "path/to/file.py:function" for a function without arguments that returns a
+            `TrainConfig`.
+
+    Example:
+        >>> load_recipe("digits").build().loop.batch_size
+        57
+    """
+    file, colon, name = text.rpartition(":")
+    if text.endswith(".py"):
+        raise InputError(f"{text} is a file; add the name of a function that returns a TrainConfig: {text}:function.")
+    if not (colon and file.endswith(".py")):
+        return get(text)
+    path = Path(file)
+    module = _import_file(path)
+    function = getattr(module, name, None)
+    if not callable(function):
+        functions = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        raise InputError(f"{path} has no function {name!r}.{suggestion(name, functions)}")
+
+    def build() -> TrainConfig:
+        with _explained(path, f"{text} cannot be built"):
+            config = function()
+        if not isinstance(config, TrainConfig):
+            described = "None" if config is None else f"an object of type {type(config).__name__}"
+            raise InputError(f"{text} returns {described}; it must return a TrainConfig.")
+        return replace(config, recipe=text)
+
+    summary = (inspect.getdoc(function) or "").partition("\n")[0]
+    return Recipe(name=text, scale=None, summary=summary, source=path, build=build)
+
+
+def _import_file(path: Path) -> ModuleType:
+    whole = path.resolve()
+    if whole in _LOADED:
+        return _LOADED[whole]
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    # Dots would stand for packages.
+    name = path.stem.replace(".", "_")
+    if _is_taken(name, whole):
+        raise InputError(f"{path} has the name of another module, {name!r}; give the file another name.")
+    spec = importlib.util.spec_from_file_location(name, whole)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} cannot be imported; it must be a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    before, folder = sys.modules.get(name), str(whole.parent)
+    # Dataclasses and pickles look their module up, and a file may import its neighbors.
+    sys.modules[name] = module
+    sys.path.insert(0, folder)
+    try:
+        with _explained(path, f"{path} cannot be imported"):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+        raise
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+    _LOADED[whole] = module
+    return module
+
+
+def _is_taken(name: str, path: Path) -> bool:
+    """Return whether a name is that of a module which is no file of recipes: to replace it would break others."""
+    if name in sys.modules:
+        return sys.modules[name] not in _LOADED.values() and _origin(sys.modules[name].__spec__) != path
+    spec = importlib.util.find_spec(name)
+    return spec is not None and _origin(spec) != path
+
+
+def _origin(spec: Any) -> Path | None:
+    origin = getattr(spec, "origin", None)
+    return None if origin is None else Path(origin).resolve()
+
+
+@contextmanager
+def _explained(path: Path, problem: str) -> Iterator[None]:
+    """Turn errors of a file into one sentence that names the error and the line."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        # The last line of the file on the way to the error; errors of syntax are nowhere on the way.
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+        line = error.lineno if isinstance(error, SyntaxError) and not lines else next(reversed(lines), None)
+        place = "" if line is None else f"line {line}: "
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        reason = " ".join(message.split()).removesuffix(".")
+        raise InputError(f"{problem}: {place}{type(error).__name__}{': ' if reason else ''}{reason}.") from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ...adjoints import Implicit
 from ...jacobian import JacobianRegularizer
 from ...models import MDEQSegmenter
@@ -11,7 +9,7 @@ from ...solvers import GMRES, Anderson
 from ..config import LogConfig, LoopConfig, TrainConfig
 from ..data import Shapes
 from ..optimizers import Adam
-from .registry import recipe
+from .registry import recipe, regularized
 
 
 @recipe("shapes-mdeq-cpu", scale="cpu")
@@ -32,10 +30,5 @@ def shapes_mdeq_cpu() -> TrainConfig:
 @recipe("shapes-mdeq-cpu-jr", scale="cpu")
 def shapes_mdeq_cpu_jr() -> TrainConfig:
     """The same at half the budget, with Jacobian regularization."""
-    base = shapes_mdeq_cpu().with_max_evals(6)
-    return replace(
-        base,
-        # A contractive cell takes larger steps; without regularization, this rate is too high.
-        optimizer=replace(base.optimizer, learning_rate=6e-3),
-        regularizer=replace(base.regularizer, weight=0.1),
-    )
+    # A contractive cell takes larger steps; without regularization, this rate is too high.
+    return regularized(shapes_mdeq_cpu(), weight=0.1, max_evals=6, learning_rate=6e-3)

@@ -11,7 +11,7 @@ from ...solvers import GMRES, Anderson
 from ..config import LoopConfig, TrainConfig
 from ..data import Synthetic
 from ..optimizers import Adam
-from .registry import recipe
+from .registry import recipe, regularized
 
 
 @recipe("synthetic", scale="paper")
@@ -31,8 +31,7 @@ def synthetic() -> TrainConfig:
 @recipe("synthetic-jr", scale="paper")
 def synthetic_jr() -> TrainConfig:
     """The same with Jacobian regularization, gamma = 4."""
-    base = synthetic()
-    return replace(base, regularizer=replace(base.regularizer, weight=4.0))
+    return regularized(synthetic(), weight=4.0)
 
 
 @recipe("synthetic-appendix", scale="paper")

@@ -1,15 +1,17 @@
-"""One way to call all kinds of networks."""
+"""One way to call all kinds of networks, and what they hand on from one step to the next."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ...adjoints import AbstractAdjoint, Unrolled
 from ...equilibrium import Equilibrium
 from ...solvers import AbstractSolver, Picard
+from .distributed import Process
 
 Carry = tuple[Tensor, ...]
 """What a model hands on from one segment of a text to the next, each part (B, ...) and without a graph."""
@@ -33,9 +35,6 @@ class ModelAdapter:
     Any module will do: `model(x)` returns its output. One with a method `solve`, such as all equilibrium models, is
     called as `model.solve(x, solver=..., adjoint=...)` and returns output and `Equilibrium`. One with the attribute
     `takes_carry` takes an argument `carry` after x, and its output has an attribute `carry`.
-
-    Args:
-        model: The network.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -57,7 +56,7 @@ class ModelAdapter:
 
         Args:
             x: The batch.
-            carry: What it returned for the batch before, if this one goes on there.
+            carry: What the network returned for the batch before, if this one goes on there.
             solver: How to find the equilibrium; by default the network's own.
             adjoint: How to differentiate it; by default the network's own.
             depth: Apply the cell this often instead of solving for the equilibrium.
@@ -74,3 +73,49 @@ class ModelAdapter:
             plain = Picard(max_evals=depth + 1, tol=0)
             output, equilibrium = self._model.solve(x, **context, solver=plain, adjoint=Unrolled())
         return Answer(output=output, equilibrium=equilibrium, carry=output.carry if self._takes_carry else None)
+
+
+class CarryStore:
+    """The carry of each part of a batch; none of them for models and data that have no such thing.
+
+    What a step leaves behind is proposed first, and kept only if the step was good: a state that is not finite would
+    spoil all steps after it.
+    """
+
+    def __init__(self, process: Process, *, num_parts: int) -> None:
+        self._process = process
+        self._kept: list[Carry | None] = [None] * num_parts
+        self._proposed: list[Carry | None] = [None] * num_parts
+
+    def clear(self) -> None:
+        """Forget, as at the beginning of a text."""
+        self._kept = [None] * len(self._kept)
+
+    def recall(self, index: int) -> Carry | None:
+        """Return the carry of a part."""
+        return self._kept[index]
+
+    def propose(self, index: int, carry: Carry | None) -> None:
+        """Take what a step leaves behind for a part."""
+        self._proposed[index] = carry
+
+    def keep(self) -> None:
+        """Remember what was proposed."""
+        self._kept = list(self._proposed)
+
+    def state_dict(self) -> list[Tensor] | None:
+        """Return the carry of the whole batch, over all parts of all processes; all of them must call this."""
+        kept = [carry for carry in self._kept if carry is not None]
+        if not kept:
+            return None
+        return [self._process.concatenate(torch.cat(parts)).cpu() for parts in zip(*kept, strict=True)]
+
+    def load_state_dict(self, state: list[Tensor] | None) -> None:
+        """Take back what `state_dict` returned, each part its own rows."""
+        if state is None:
+            self.clear()
+            return
+        num_parts = len(self._kept)
+        first = self._process.rank * num_parts
+        shares = [part.to(self._process.device).chunk(num_parts * self._process.world_size) for part in state]
+        self._kept = [tuple(share[first + index] for share in shares) for index in range(num_parts)]

@@ -4,55 +4,34 @@ from __future__ import annotations
 
 import sys
 import time
-from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Any
 
 _BAR_SECONDS, _LINE_SECONDS = 0.1, 5.0
 
 
-class AbstractDisplay(ABC):
-    """Shows runs by their titles; a context that begins and ends with them."""
+class Display:
+    """Shows runs by their titles, in a context that begins and ends with them.
 
-    @abstractmethod
+    This one shows nothing: for all processes but the main one, and for tests.
+    """
+
     def begin(self, title: str, num_steps: int, step: int) -> None:
         """Show that a run is at a step of so many."""
 
-    @abstractmethod
     def advance(self, title: str, step: int, values: dict[str, float]) -> None:
         """Show that a step is done, with its loss, residual and evaluations."""
 
-    @abstractmethod
     def say(self, text: str) -> None:
         """Show a line that stays."""
 
-    @abstractmethod
     def close(self) -> None:
         """Leave the terminal as it was."""
 
-    def __enter__(self) -> AbstractDisplay:
+    def __enter__(self) -> Display:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class SilentDisplay(AbstractDisplay):
-    """Shows nothing: for all processes but the main one, and for tests."""
-
-    def begin(self, title: str, num_steps: int, step: int) -> None:
-        """Do nothing."""
-
-    def advance(self, title: str, step: int, values: dict[str, float]) -> None:
-        """Do nothing."""
-
-    def say(self, text: str) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class _Clock:
@@ -75,7 +54,7 @@ class _Clock:
         return (step - self._first) / max(time.monotonic() - self._started, 1e-9)
 
 
-class PlainDisplay(AbstractDisplay):
+class PlainDisplay(Display):
     """A line every few seconds."""
 
     def __init__(self) -> None:
@@ -94,11 +73,8 @@ class PlainDisplay(AbstractDisplay):
     def say(self, text: str) -> None:
         print(text, flush=True)
 
-    def close(self) -> None:
-        """Do nothing."""
 
-
-class BarDisplay(AbstractDisplay):
+class BarDisplay(Display):
     """A progress bar for each run, with rate, time left, loss, residual and evaluations."""
 
     def __init__(self) -> None:
@@ -135,7 +111,7 @@ class BarDisplay(AbstractDisplay):
         self._progress.stop()
 
 
-def choose_display() -> AbstractDisplay:
+def choose_display() -> Display:
     """Return a bar if standard output is a terminal, else plain lines."""
     return BarDisplay() if sys.stdout.isatty() else PlainDisplay()
 

@@ -33,21 +33,13 @@ class Process:
 
     @classmethod
     def alone(cls, device: str = "auto") -> Process:
-        """Return a process that works by itself.
-
-        Args:
-            device: "auto" for a GPU if there is one, or the name of a device.
-        """
+        """Return a process that works by itself; "auto" is a GPU if there is one."""
         return cls(device=_device(device, 0))
 
     @classmethod
     @contextmanager
     def join(cls, device: str = "auto") -> Iterator[Process]:
-        """Take one's place among the processes, for as long as the context lasts.
-
-        Args:
-            device: "auto" for a GPU if there is one, or the name of a device.
-        """
+        """Take one's place among the processes, for as long as the context lasts."""
         world_size, local_rank = _from_environment("WORLD_SIZE", 1), _from_environment("LOCAL_RANK", 0)
         if world_size > 1 and "RANK" not in os.environ:
             raise InputError("WORLD_SIZE is set, but RANK is not: start several processes with torchrun.")

@@ -1,8 +1,10 @@
-"""Measuring a network: its task, its solves, and its Jacobian."""
+"""Measuring a network: its task, its solves at one budget or at many, and its Jacobian."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -11,13 +13,15 @@ from ..._internal.trees import leaves
 from ...jacobian import frobenius_norm, spectral_radius
 from ...solvers import AbstractSolver
 from ..data import MapDataset, evaluation_batches, is_contiguous, read_samples
-from ..errors import Interrupted
-from ..runs import EvaluationRow
+from ..errors import InputError, Interrupted
+from ..files import write_atomically
+from ..loading import TrainedModel
+from ..runs import Evaluation, EvaluationRow, Split
+from ..signals import Interruption
 from ..tasks import AbstractTask
 from .adapter import Carry, ModelAdapter
-from .clock import now
 from .distributed import Process
-from .interruption import Interruption
+from .metrics import now, peak_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +44,6 @@ class Evaluator:
         """Return loss, metric, and means over samples of residual and evaluations, at a solver's budget.
 
         A text is read in order, each segment with the carry of the one before; all means are over its tokens.
-
-        Raises:
-            Interrupted: It was asked to stop.
         """
         device, adapter = self.process.device, ModelAdapter(model)
         was_training = model.training
@@ -129,3 +130,42 @@ class Evaluator:
             "spectral_radius_unknown": unknown,
             "spectral_radius_rayleigh": float(rayleigh.value.mean()),
         }
+
+
+def sweep_budgets(
+    trained: TrainedModel, process: Process, *, budgets: Sequence[int] = (), split: Split = "test"
+) -> Evaluation:
+    """Return the measurements of a trained model at many budgets, by default from 1 to the budget of the run.
+
+    These are the paper's tables of a metric against the number of function evaluations (NFE). An explicit network has a
+    single row, of 0.
+    """
+    config = trained.config
+    for budget in budgets:
+        if budget < 1:
+            raise InputError(f"--budgets has {budget}; each must be at least 1.")
+    dataset = getattr(config.data.load(), split)
+    task, solver = config.data.task, config.evaluation_solver
+    precision = torch.bfloat16 if config.loop.precision == "bfloat16" else None
+    evaluator = Evaluator(task=task, process=process, batch_size=config.log.eval_batch_size, precision=precision)
+    # Without an equilibrium there is nothing to spend a budget on.
+    chosen = budgets or range(1, solver.max_evals + 1) if ModelAdapter(trained.model).has_equilibrium else [1]
+    rows = [evaluator.measure(trained.model, dataset, replace(solver, max_evals=budget)) for budget in chosen]
+    return Evaluation(
+        split=split,
+        step=trained.step,
+        metric=task.metric,
+        higher_is_better=task.higher_is_better,
+        unit=task.unit,
+        memory_mb=peak_memory(process.device),
+        rows=tuple(rows),
+    )
+
+
+def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
+    """Write evaluation.json and evaluation.csv."""
+    try:
+        write_atomically(folder / "evaluation.json", evaluation.to_json())
+        write_atomically(folder / "evaluation.csv", evaluation.to_csv())
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}.") from error

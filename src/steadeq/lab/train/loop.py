@@ -22,12 +22,11 @@ from ..errors import Diverged, InputError, Interrupted, RunError
 from ..folder import RunFolder
 from ..loading import build_model, load_weights
 from ..seeds import derive_seed
-from .adapter import ModelAdapter
-from .carry import CarryStore
-from .display import AbstractDisplay, SilentDisplay
+from ..signals import Interruption
+from .adapter import CarryStore, ModelAdapter
+from .display import Display
 from .distributed import Process
 from .evaluation import Evaluator
-from .interruption import Interruption
 from .metrics import MetricsLog, Window, peak_memory
 from .profile import NoProfile, Profile
 from .step import StepMetrics, StepResult, StepSettings, TrainStep
@@ -37,19 +36,15 @@ _ADVICE = (
     "solver.max_evals, optimizer.max_grad_norm, or some warmup.num_steps."
 )
 
+_SAVED = ("step", "evaluated_at", "evaluation", "num_bad", "num_bad_in_row")
+"""The attributes of a trainer that a checkpoint holds as they are."""
+
 
 class Trainer:
     """Trains one model in one run's folder, alone or as one of several processes.
 
     Whatever is random or scheduled is a function of the config and the step, so that a run that was killed and resumed
     ends with the same weights as one that never stopped.
-
-    Args:
-        config: All about the run.
-        folder: The run's folder.
-        process: This process.
-        display: Where progress is shown.
-        is_profiled: Whether to time the parts of a step.
     """
 
     def __init__(
@@ -58,11 +53,11 @@ class Trainer:
         folder: RunFolder,
         *,
         process: Process = Process(),  # noqa: B008 (frozen)
-        display: AbstractDisplay | None = None,
+        display: Display | None = None,
         is_profiled: bool = False,
     ) -> None:
         self.config, self.folder, self.process = config, folder, process
-        self.display = display if display is not None and process.is_main else SilentDisplay()
+        self.display = display if display is not None and process.is_main else Display()
         loop, device = config.loop, process.device
         self.splits = config.data.load()
         self.parts = range(process.rank * loop.accumulate, (process.rank + 1) * loop.accumulate)
@@ -129,12 +124,7 @@ class Trainer:
             self.model.train()
 
     def resume(self) -> bool:
-        """Continue from the latest checkpoint; return whether there was one.
-
-        Raises:
-            InputError: It belongs to another model.
-            DamagedCheckpointError: All checkpoints are damaged.
-        """
+        """Continue from the latest checkpoint; return whether there was one."""
         checkpoint = self._checkpoints.load_latest()
         if checkpoint is None:
             return False
@@ -149,9 +139,8 @@ class Trainer:
     def _restore(self, checkpoint: Checkpoint) -> None:
         load_weights(self.model, checkpoint.weights)
         state = checkpoint.state
-        if (self.average is None) != (checkpoint.average is None) or state["optimizer_class"] != type(
-            self.optimizer
-        ).__name__:
+        has_same_average = (self.average is None) == (checkpoint.average is None)
+        if not has_same_average or state["optimizer_class"] != type(self.optimizer).__name__:
             raise InputError(
                 f"The checkpoints in {self.folder.path} were made with another optimizer or moving average."
             )
@@ -160,10 +149,9 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.regularizer.load_state_dict(state["regularizer"])
         self.window = Window(**state["window"])
-        self.step, self.evaluated_at = state["step"], state["evaluated_at"]
-        self.num_bad, self.num_bad_in_row = state["num_bad"], state["num_bad_in_row"]
-        self.evaluation = state["evaluation"]
         self.carry.load_state_dict(state["carry"])
+        for name in _SAVED:
+            setattr(self, name, state[name])
         self._saved_at = self.step
 
     def train(self) -> dict[str, float]:
@@ -297,18 +285,16 @@ class Trainer:
         return StepMetrics.unpack(self.process.mean(total) / num_parts, self.task)
 
     def _gradient_norm(self) -> float:
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         limit = self.config.optimizer.max_grad_norm
+        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if limit is not None:
-            nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
         return float(norm)
 
     @torch.no_grad()
     def _update_average(self) -> None:
         if self.average is not None:
-            pairs = zip(self.average.parameters(), self.model.parameters(), strict=True)
-            for average, current in pairs:
+            for average, current in zip(self.average.parameters(), self.model.parameters(), strict=True):
                 average.lerp_(current, 1 - self.config.loop.ema_decay)
             for average, current in zip(self.average.buffers(), self.model.buffers(), strict=True):
                 average.copy_(current)
@@ -322,13 +308,9 @@ class Trainer:
         else:
             self.num_bad_in_row += 1
             self.num_bad += 1
-            what = (
-                "a state"
-                if values["non_finite"]
-                else "the loss"
-                if not math.isfinite(values["loss"])
-                else "the gradient"
-            )
+            what = "the gradient" if math.isfinite(values["loss"]) else "the loss"
+            if values["non_finite"]:
+                what = "a state"
             self._write("skipped", {"reason": f"{what} is not finite", "in_row": self.num_bad_in_row})
             self.display.say(f"Step {self.step} is skipped: {what} is not finite ({self.num_bad_in_row} in a row).")
         if self.num_bad_in_row >= self.config.loop.max_bad_steps:
@@ -339,15 +321,8 @@ class Trainer:
         if self.step % self.config.log.every == 0 or self.step == self.num_steps:
             means = self.window.take()
             if means:
-                self._write(
-                    "train",
-                    {
-                        "epoch": self.step / self.reader.steps_per_epoch,
-                        **means,
-                        "memory_mb": peak_memory(self.process.device),
-                        "num_skipped": self.num_bad,
-                    },
-                )
+                epoch, memory = self.step / self.reader.steps_per_epoch, peak_memory(self.process.device)
+                self._write("train", {"epoch": epoch, **means, "memory_mb": memory, "num_skipped": self.num_bad})
         self.display.advance(self.folder.path.name, self.step, values)
 
     def _evaluate_if_due(self) -> bool:
@@ -356,20 +331,17 @@ class Trainer:
         if not is_due or self.evaluated_at == self.step:
             return False
         with self.profile.section("evaluation"):
-            config, model = self.config, self.model if self.average is None else self.average
+            log, model = self.config.log, self.model if self.average is None else self.average
             self.process.share_buffers(model)
             start = time.perf_counter()
-            row = self.evaluator.measure(model, self.splits.validation, config.evaluation_solver)
+            subject = (model, self.splits.validation, self.config.evaluation_solver)
+            row = self.evaluator.measure(*subject)
             values = {n: v for n, v in vars(row).items() if v is not None and n not in ("max_evals", "score")}
             values[self.task.metric] = row.score
-            if config.log.spectrum_samples and ModelAdapter(model).has_equilibrium:
+            if log.spectrum_samples and ModelAdapter(model).has_equilibrium:
+                seed = derive_seed(self.config.loop.seed, "spectrum", self.step)
                 values |= self.evaluator.measure_spectrum(
-                    model,
-                    self.splits.validation,
-                    config.evaluation_solver,
-                    num_samples=config.log.spectrum_samples,
-                    max_products=config.log.spectrum_products,
-                    seed=derive_seed(config.loop.seed, "spectrum", self.step),
+                    *subject, num_samples=log.spectrum_samples, max_products=log.spectrum_products, seed=seed
                 )
                 self.regularizer.observe(spectral_radius=values["spectral_radius"])
             values |= {"epoch": self.step / self.reader.steps_per_epoch, "seconds": time.perf_counter() - start}
@@ -396,16 +368,12 @@ class Trainer:
                     weights=self.model.state_dict(),
                     average=None if self.average is None else self.average.state_dict(),
                     state={
-                        "step": self.step,
+                        **{name: getattr(self, name) for name in _SAVED},
                         "optimizer_class": type(self.optimizer).__name__,
                         "optimizer": self.optimizer.state_dict(),
                         "regularizer": self.regularizer.state_dict(),
                         "window": self.window.state_dict(),
                         "carry": carry,
-                        "evaluated_at": self.evaluated_at,
-                        "evaluation": self.evaluation,
-                        "num_bad": self.num_bad,
-                        "num_bad_in_row": self.num_bad_in_row,
                     },
                 )
             )

@@ -7,6 +7,9 @@ import math
 import os
 import resource
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +52,7 @@ class Window:
 
 
 class MetricsLog:
-    """`metrics.jsonl`, and TensorBoard events if asked for.
-
-    Args:
-        path: Of the file; lines are appended.
-        tensorboard: Folder for TensorBoard's events, or None.
-        step: From which the run goes on; TensorBoard hides what it was told of later steps.
-    """
+    """`metrics.jsonl`, and events in a folder of TensorBoard, which hides what it was told of later steps."""
 
     def __init__(self, path: Path, *, tensorboard: Path | None = None, step: int = 0) -> None:
         self._path = path
@@ -66,10 +63,7 @@ class MetricsLog:
     def rewind(path: Path, *, step: int, evaluated_at: int) -> None:
         """Forget what was recorded by a run after the checkpoint from which it goes on.
 
-        Args:
-            path: Of the file.
-            step: Of the checkpoint.
-            evaluated_at: Step of the last evaluation before it, which may be earlier than one that was due.
+        The last evaluation before the checkpoint may be earlier than one that was due.
         """
         if not path.is_file():
             return
@@ -88,17 +82,11 @@ class MetricsLog:
         write_atomically(path, "".join(kept))
 
     def write(self, event: str, step: int, values: dict[str, Any]) -> None:
-        """Append one line; what is not finite becomes null, as JSON has no such numbers.
-
-        Raises:
-            RunError: The disk is full, or the like.
-        """
+        """Append one line; what is not finite becomes null, as JSON has no such numbers."""
         record = {"event": event, "step": step, **{name: _finite(value) for name, value in values.items()}}
-        try:
+        with self._failures_told():
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
-        except OSError as error:
-            raise self._failure(error) from error
         if self._writer is not None:
             for name, value in values.items():
                 if isinstance(value, (int, float)):
@@ -106,25 +94,27 @@ class MetricsLog:
 
     def sync(self) -> None:
         """Have all lines on disk."""
-        try:
+        with self._failures_told():
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise self._failure(error) from error
         if self._writer is not None:
             self._writer.flush()
 
     def close(self) -> None:
         """Close the files."""
         try:
-            self._file.close()
-        except OSError as error:
-            raise self._failure(error) from error
+            with self._failures_told():
+                self._file.close()
         finally:
             if self._writer is not None:
                 self._writer.close()
 
-    def _failure(self, error: OSError) -> RunError:
-        return RunError(f"{self._path} could not be written ({error.strerror}); the checkpoints are intact.")
+    @contextmanager
+    def _failures_told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            message = f"{self._path} could not be written ({error.strerror}); the checkpoints are intact."
+            raise RunError(message) from error
 
 
 def peak_memory(device: torch.device) -> float:
@@ -134,6 +124,13 @@ def peak_memory(device: torch.device) -> float:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts kilobytes, macOS bytes.
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def now(device: torch.device) -> float:
+    """Return the time when all that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def _finite(value: Any) -> Any:

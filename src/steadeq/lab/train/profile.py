@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...adjoints import AbstractAdjoint, Implicit
 from ...equilibrium import SolveStats
 from ...nn import DEQ
 from ...solvers import AbstractLinearSolver
-from .clock import now
+from .metrics import now
 
 SECTIONS = {
     "f": "evaluations of f",
@@ -31,18 +31,16 @@ SECTIONS = {
 class NoProfile:
     """Times nothing."""
 
-    @contextmanager
-    def steps(self) -> Iterator[None]:
-        """Do nothing."""
-        yield
+    def steps(self) -> AbstractContextManager[None]:
+        """Time all sections in this context."""
+        return nullcontext()
 
-    @contextmanager
-    def section(self, name: str) -> Iterator[None]:
-        """Do nothing."""
-        yield
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """Time a section."""
+        return nullcontext()
 
     def adjoint(self, adjoint: AbstractAdjoint) -> AbstractAdjoint:
-        """Return the adjoint itself."""
+        """Return an adjoint whose solver is timed."""
         return adjoint
 
 
@@ -51,11 +49,7 @@ class Profile(NoProfile):
 
     Evaluations of f are timed by hooks on the cell, and what is around the layer by hooks on the modules beside it. In
     the backward pass the linear solver is wrapped: what it does outside of products is the solver's time, all else
-    are gradients.
-
-    Args:
-        model: The network.
-        device: GPUs are waited for at each border of a section, which slows them down a little.
+    are gradients. GPUs are waited for at each border of a section, which slows them down a little.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:

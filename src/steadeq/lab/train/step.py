@@ -108,14 +108,7 @@ class StepMetrics:
 
 
 class TrainStep(nn.Module):
-    """The network with its task, as one module, so that the gradients of both losses meet in one backward pass.
-
-    Args:
-        model: The network.
-        task: What it is trained for.
-        precision: Dtype of autocast, or None for none.
-        profile: Times the parts of a step.
-    """
+    """The network with its task, as one module, so that the gradients of both losses meet in one backward pass."""
 
     def __init__(
         self,
@@ -126,18 +119,10 @@ class TrainStep(nn.Module):
         profile: NoProfile | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.task, self.precision = model, task, precision
-        self._profile = NoProfile() if profile is None else profile
+        self.model, self.task, self.precision, self._profile = model, task, precision, profile or NoProfile()
 
     def forward(self, x: Tensor, y: Tensor, settings: StepSettings, carry: Carry | None = None) -> StepResult:
-        """Return losses and numbers of a batch.
-
-        Args:
-            x: The batch.
-            y: Its targets.
-            settings: How the step is made.
-            carry: What the network returned for the batch before, if this one goes on there.
-        """
+        """Return losses and numbers of a batch, which goes on where the carry comes from."""
         with torch.autocast(y.device.type, dtype=self.precision, enabled=self.precision is not None):
             with self._profile.section("solver"):
                 answer = ModelAdapter(self.model)(

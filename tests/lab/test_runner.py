@@ -12,13 +12,13 @@ from steadeq.lab.optimizers import SGD
 from steadeq.lab.runner import complete_evaluation, complete_run, run_state
 from steadeq.lab.runs import RunRecord
 from steadeq.lab.train import Process
-from steadeq.lab.train.display import SilentDisplay
+from steadeq.lab.train.display import Display
 
 CONFIG = tiny_config()
 
 
 def complete(path, config=CONFIG):
-    complete_run(config, path, process=Process(), display=SilentDisplay())
+    complete_run(config, path, process=Process(), display=Display())
     return path
 
 
