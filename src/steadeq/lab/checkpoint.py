@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from .errors import InputError, RunError
-from .files import apply_umask, sync_file, sync_folder, write_atomically
+from .files import apply_umask, sync, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,10 @@ class CheckpointFolder:
         temporary = self.path / f".{final.name}.partial"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._put_back()
+            for step, folder in self._folders().items():
+                # What a crash left about to be replaced gets its name again; only who writes may do that.
+                if folder.name != _name(step):
+                    folder.rename(self.path / _name(step))
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             for name, tensors in ((_WEIGHTS, checkpoint.weights), (_AVERAGE, checkpoint.average)):
@@ -78,7 +81,7 @@ class CheckpointFolder:
             checksums = {file.name: _checksum(file) for file in sorted(temporary.iterdir())}
             for file in temporary.iterdir():
                 apply_umask(file)
-                sync_file(file)
+                sync(file)
             write_atomically(temporary / _CHECKSUMS, json.dumps(checksums, indent=1))
             if final.exists():
                 # From before the run was resumed; should the line after these not be reached, it still counts.
@@ -86,7 +89,7 @@ class CheckpointFolder:
                 shutil.rmtree(replaced, ignore_errors=True)
                 final.rename(replaced)
             temporary.rename(final)
-            sync_folder(self.path)
+            sync(self.path)
         except (OSError, SafetensorError, RuntimeError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
@@ -115,17 +118,15 @@ class CheckpointFolder:
             checksums = json.loads((folder / _CHECKSUMS).read_text())
             files = {file.name for file in folder.iterdir()} - {_CHECKSUMS}
             if checksums.keys() != files or not {_WEIGHTS, _STATE} <= files:
-                raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: its files are not those written.")
+                raise ValueError("its files are not those written.")
             for name, checksum in checksums.items():
                 if _checksum(folder / name) != checksum:
-                    raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {name} is not what was written.")
+                    raise ValueError(f"{name} is not what was written.")
             return Checkpoint(
                 weights=safetensors.torch.load_file(folder / _WEIGHTS),
                 average=safetensors.torch.load_file(folder / _AVERAGE) if _AVERAGE in checksums else None,
                 state=torch.load(folder / _STATE, weights_only=True, map_location="cpu"),
             )
-        except DamagedCheckpointError:
-            raise
         except _READ_ERRORS as error:
             raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {str(error).splitlines()[0]}") from error
 
@@ -148,12 +149,6 @@ class CheckpointFolder:
         replaced = {int(match[1]): match[0] for name in entries if (match := _REPLACED.fullmatch(name))}
         final = {int(match[1]): match[0] for name in entries if (match := _NAME.fullmatch(name))}
         return {step: self.path / name for step, name in {**replaced, **final}.items()}
-
-    def _put_back(self) -> None:
-        """Give those their names again that a crash left about to be replaced; only who writes may do that."""
-        for step, folder in self._folders().items():
-            if folder.name != _name(step):
-                folder.rename(self.path / _name(step))
 
 
 def _name(step: int) -> str:

@@ -159,7 +159,6 @@ class TrainConfig:
                 f"budget.low is {self.budget.low}; solver.max_evals ({self.solver.max_evals}) plus it must be at least "
                 "1."
             )
-
         if self.regularizer.schedule.observed == "spectral_radius" and not self.log.spectrum_samples:
             raise ValueError(
                 "log.spectrum_samples is 0; the schedule of the regularizer holds a spectral radius, and needs some."

@@ -27,7 +27,7 @@ def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) 
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def apply_umask(path: Path) -> None:
@@ -37,14 +37,8 @@ def apply_umask(path: Path) -> None:
     path.chmod(0o666 & ~umask)
 
 
-def sync_file(path: Path) -> None:
-    """Have a file's content on disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Have a folder's entries on disk."""
+def sync(path: Path) -> None:
+    """Have a file's content, or a folder's entries, on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

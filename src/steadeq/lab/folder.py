@@ -45,15 +45,6 @@ class RunFolder:
             raise InputError(f"The run's folder {path} cannot be written: {error.strerror}.") from error
         return folder
 
-    @classmethod
-    def open(cls, path: Path) -> RunFolder:
-        """Return the folder of a run that exists."""
-        folder = cls(path)
-        if not folder.exists():
-            what = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "does not exist"
-            raise InputError(f"{path} is not a run: it {what}.")
-        return folder
-
     def exists(self) -> bool:
         """Return whether the folder holds a run."""
         return (self.path / "config.json").is_file()

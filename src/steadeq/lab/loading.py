@@ -22,7 +22,6 @@ class TrainedModel:
     model: nn.Module
     """The model, in evaluation mode."""
     config: TrainConfig
-    """All about the run."""
     step: int
     """Step at which it was saved."""
 
@@ -48,7 +47,7 @@ def load_trained(
     path: Path, *, step: int | None = None, device: torch.device | str = "cpu", recipe: str | None = None
 ) -> TrainedModel:
     """Return the model of a run with its config and its step; see `load_model`."""
-    folder = RunFolder.open(path)
+    folder = RunFolder(path)
     config = folder.config(recipe=recipe)
     checkpoints = folder.checkpoints()
     checkpoint = checkpoints.load_latest() if step is None else checkpoints.load(step)

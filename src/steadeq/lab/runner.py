@@ -66,7 +66,7 @@ def complete_run(config: TrainConfig, path: Path, *, process: Process, display: 
         trainer.train()
 
 
-def complete_evaluation(path: Path, *, budgets: Sequence[int], device: str = "auto") -> Evaluation:
+def complete_evaluation(path: Path, *, budgets: Sequence[int]) -> Evaluation:
     """Return a finished run's evaluation on its test split at some budgets, of which the missing ones are measured.
 
     The only budget of an explicit network is 0.
@@ -76,7 +76,7 @@ def complete_evaluation(path: Path, *, budgets: Sequence[int], device: str = "au
         known = None
     missing = [budget for budget in budgets if known is None or known.row(budget) is None]
     if missing or known is None:
-        process = Process.alone(device)
+        process = Process.alone()
         trained = load_trained(path, device=process.device)
         # The one row of an explicit network is that of 0, for which nobody can ask.
         found = sweep_budgets(trained, process, budgets=[budget for budget in missing if budget])
@@ -134,8 +134,7 @@ def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display
                     worker.terminate()
                 pool.shutdown(cancel_futures=True)
                 raise Interrupted("Stopped; every run has saved its state, and the same command continues them.")
-            error = next((error for f in futures if f.done() and (error := f.exception()) is not None), None)
-            if error is not None:
+            for error in filter(None, [future.exception() for future in futures if future.done()]):
                 pool.shutdown(cancel_futures=True)
                 if isinstance(error, BrokenProcessPool):
                     raise RunError("A process died; the same command continues from its latest checkpoint.") from error

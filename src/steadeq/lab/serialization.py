@@ -245,9 +245,8 @@ def command_line(config: Any, default: Any, where: str = "") -> list[str]:
             if kind is not type(old):
                 words += [flag_of(name), class_name(kind)]
                 # What an object of the class is that has just been chosen: what it takes over, and its defaults.
-                old = SimpleNamespace(
-                    **{f.name: default_of(f) for f in init_fields(kind)} | inherited_values(old, kind)
-                )
+                defaults = {f.name: default_of(f) for f in init_fields(kind)}
+                old = SimpleNamespace(**defaults | inherited_values(old, kind))
             words += command_line(value, old, name)
         elif isinstance(value, bool) and value != old:
             words.append(flag_of(name) if value else negated_flag_of(name))

@@ -37,12 +37,8 @@ class Arguments:
 
 def run(arguments: Sequence[str]) -> int:
     """Say what data there is, where it is looked for, and how to get it; or get it."""
-    args = parse(
-        Arguments,
-        arguments,
-        command="data",
-        summary="What data is there, where it is looked for, and how to get it.",
-    )
+    summary = "What data is there, where it is looked for, and how to get it."
+    args = parse(Arguments, arguments, command="data", summary=summary)
     if args.name is not None and args.name not in CATALOG:
         raise InputError(f"There is no dataset {args.name!r}.{suggestion(args.name, CATALOG)}")
     if args.name is None and (args.download or args.verify):

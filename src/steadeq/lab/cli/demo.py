@@ -24,6 +24,10 @@ from .table import format_metric, format_number, print_table
 _MAX_PLAIN_EVALS = 100
 _SMALL_BUDGET = 4
 """The budget at which runs are compared."""
+_RUNS = {"synthetic": ("synthetic", "synthetic-jr"), "digits": ("digits", "digits-small-budget", "digits-jr")}
+"""The recipes of each data set, which differ in their regularization."""
+_BUDGETS = {"synthetic": tuple(range(1, 9)), "digits": (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18)}
+"""The budgets at which the runs of each data set are evaluated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,56 +44,29 @@ class Arguments:
     """Runs at a time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Comparison:
-    """Runs on one data set that differ in their regularization."""
-
-    data: str
-    runs: tuple[str, ...]
-    """Names of their recipes, and of their folders."""
-    budgets: tuple[int, ...]
-    """Budgets at which all of them are evaluated."""
-
-
-_COMPARISONS = (
-    _Comparison(data="synthetic", runs=("synthetic", "synthetic-jr"), budgets=tuple(range(1, 9))),
-    _Comparison(
-        data="digits",
-        runs=("digits", "digits-small-budget", "digits-jr"),
-        budgets=(1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18),
-    ),
-)
-
-
 def run(arguments: Sequence[str]) -> int:
     """Compare training with and without Jacobian regularization on embedded data."""
-    args = parse(
-        Arguments,
-        arguments,
-        command="demo",
-        summary="Compare training with and without Jacobian regularization on embedded data.",
-    )
+    summary = "Compare training with and without Jacobian regularization on embedded data."
+    args = parse(Arguments, arguments, command="demo", summary=summary)
     if args.jobs < 1:
         raise InputError(f"--jobs is {args.jobs}; it must be at least 1.")
     # The longest first, so that the processors finish together.
-    configs = {
-        args.out / name: _config(name, args) for comparison in reversed(_COMPARISONS) for name in comparison.runs
-    }
+    configs = {args.out / name: _config(name, args) for data in reversed(_RUNS) for name in _RUNS[data]}
     complete_runs(configs, num_jobs=args.jobs, display=choose_display())
     records: dict[str, RunRecord] = {}
-    for comparison in _COMPARISONS:
-        for name in comparison.runs:
-            complete_evaluation(args.out / name, budgets=comparison.budgets)
+    for data, names in _RUNS.items():
+        for name in names:
+            complete_evaluation(args.out / name, budgets=_BUDGETS[data])
             records[name] = RunRecord.read(args.out / name)
     report = args.out / "report.html"
     # The images first: what they show is what the page is about.
     write_report([*reversed(records.values())], report, title="Why Jacobian regularization works")
-    for comparison in _COMPARISONS:
-        metric, stopped = records[comparison.runs[0]].metric, f"at {_SMALL_BUDGET} evals"
+    for data, names in _RUNS.items():
+        metric, stopped = records[names[0]].metric, f"at {_SMALL_BUDGET} evals"
         print_table(
             ["run", f"test {metric}", "evals", "plain", stopped, "residual", "‖J‖²_F/d", "radius", "ms/step"],
-            [_cells(records[name]) for name in comparison.runs],
-            title=f"{comparison.data}: with (-jr) and without Jacobian regularization",
+            [_cells(records[name]) for name in names],
+            title=f"{data}: with (-jr) and without Jacobian regularization",
         )
     print("evals: evaluations of f a sample; plain: what plain iteration without Anderson needs, at most 100;")
     print("residual: ‖f(z) - z‖ / ‖f(z)‖; radius: spectral radius of the Jacobian, above 1 plain iteration diverges.")

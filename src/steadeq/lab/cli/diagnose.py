@@ -53,12 +53,8 @@ class Arguments:
 
 def run(arguments: Sequence[str]) -> int:
     """Look closely at a run, print a summary, and write JSON and figures."""
-    args = parse(
-        Arguments,
-        arguments,
-        command="diagnose",
-        summary="Is it safe to iterate: spectrum, Jacobian norm, residual curves and evaluations of each sample.",
-    )
+    summary = "Is it safe to iterate: spectrum, Jacobian norm, residual curves and evaluations of each sample."
+    args = parse(Arguments, arguments, command="diagnose", summary=summary)
     for name in ("num_samples", "max_evals", "max_products"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least 1.")
@@ -146,12 +142,10 @@ def _surfaces(trained: TrainedModel) -> dict[str, Figure]:
 def _row(name: str, values: Sequence[float | None], errors: Sequence[float | None] | None = None) -> list[str]:
     known = [value for value in values if value is not None]
     numbers = [f"{value:.4g}" for value in (mean(known), min(known), max(known))] if known else ["-"] * 3
-    return [name, *numbers, "" if errors is None else _error(errors)]
-
-
-def _error(errors: Sequence[float | None]) -> str:
-    known = [error for error in errors if error is not None and error < float("inf")]
-    if not known:
-        return "unknown"
-    text = f"{mean(known):.1e}"
-    return text if len(known) == len(errors) else f"{text}, {len(errors) - len(known)} unknown"
+    if errors is None:
+        return [name, *numbers, ""]
+    bounds = [error for error in errors if error is not None and error < float("inf")]
+    if not bounds:
+        return [name, *numbers, "unknown"]
+    unknown = len(errors) - len(bounds)
+    return [name, *numbers, f"{mean(bounds):.1e}{f', {unknown} unknown' if unknown else ''}"]

@@ -34,9 +34,8 @@ class Arguments:
 
 def run(arguments: Sequence[str]) -> int:
     """Measure a run at every budget, print the table, and write it as JSON and CSV."""
-    args = parse(
-        Arguments, arguments, command="evaluate", summary="Task metric of a run against the number of evaluations."
-    )
+    summary = "Task metric of a run against the number of evaluations."
+    args = parse(Arguments, arguments, command="evaluate", summary=summary)
     with Process.join(args.device) as process:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
         result = sweep_budgets(trained, process, budgets=args.budgets, split=args.split)

@@ -118,8 +118,8 @@ def run(arguments: Sequence[str]) -> int:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
         vocabulary = _vocabulary(args.run, trained)
         has_equilibrium = ModelAdapter(trained.model).has_equilibrium
-        for name in ("max_evals", "tol", "compare"):
-            if not has_equilibrium and getattr(args, name) not in (None, False):
+        for name, default in (("max_evals", None), ("tol", None), ("compare", False)):
+            if not has_equilibrium and getattr(args, name) is not default:
                 what = f"{args.run} is a run of an explicit network"
                 raise InputError(f"{what}: it has no equilibrium, and no use for --{name.replace('_', '-')}.")
         writer = _Writer(

@@ -18,7 +18,7 @@ from ..runs import RunRecord
 from ..serialization import differences
 from ..train import Process, Trainer
 from ..train.display import choose_display
-from ..train.profile import SECTIONS, Profile
+from ..train.profile import SECTIONS
 from .arguments import parse_with_config
 from .table import print_table
 
@@ -80,8 +80,13 @@ def _parse(name: str | None, options: Sequence[str]) -> _Request:
     if out == "":
         raise InputError("--out is empty; it must name a folder.")
     recipe = None if name is None else recipes.load_recipe(name)
-    path = Path(out) if out is not None else None if recipe is None else Path("runs") / _folder_name(recipe)
-    if path is None:
+    if out is not None:
+        path = Path(out)
+    elif recipe is not None:
+        # For bikes.py:small it is bikes-small.
+        own_name = f"{recipe.source.stem}-{recipe.name.rpartition(':')[2]}"
+        path = Path("runs") / (own_name if recipe.scale is None else recipe.name)
+    else:
         raise InputError("Which run? Name its folder with --out.")
     folder = RunFolder(path)
     is_new = "--resume" not in options or not folder.exists()
@@ -90,21 +95,11 @@ def _parse(name: str | None, options: Sequence[str]) -> _Request:
     config = recipe.build() if is_new and recipe is not None else folder.config(recipe=name)
     if recipe is not None and not is_new and Path(config.recipe).name != Path(recipe.name).name:
         raise InputError(f"{path} is a run of the recipe {config.recipe!r}, not of {recipe.name!r}.")
-    args, changed = parse_with_config(
-        Arguments,
-        options,
-        config=config,
-        command=f"train {name}" if name else "train",
-        summary=f"Train {config.recipe!r}.",
-    )
+    command, summary = f"train {name}" if name else "train", f"Train {config.recipe!r}."
+    args, changed = parse_with_config(Arguments, options, config=config, command=command, summary=summary)
     for field, old, new in [] if is_new else differences(config, changed):
         raise InputError(f"The run in {path} has {field} = {old}; it cannot be resumed with {new}.")
     return _Request(recipe=name, config=changed, folder=folder, is_new=is_new, args=args)
-
-
-def _folder_name(recipe: recipes.Recipe) -> str:
-    """Return the name of the folder of a recipe: for bikes.py:small it is bikes-small."""
-    return recipe.name if recipe.scale is not None else f"{recipe.source.stem}-{recipe.name.rpartition(':')[2]}"
 
 
 def _peek(options: Sequence[str], name: str) -> str | None:
@@ -137,7 +132,7 @@ def _train(request: _Request, process: Process) -> None:
     metric = trainer.task.metric
     effort = f" with {values['forward_evals']:.1f} evaluations" if "forward_evals" in values else ""
     trainer.display.say(f"{folder.path}: validation {metric} {values[metric]:.4g}{effort}.")
-    if isinstance(trainer.profile, Profile) and process.is_main:
+    if request.args.profile and process.is_main:
         shares = trainer.profile.shares()
         print_table(["where the time went", "share"], [[SECTIONS[n], f"{s:.1%}"] for n, s in shares.items()])
 

@@ -52,14 +52,9 @@ class ModelAdapter:
         adjoint: AbstractAdjoint | None = None,
         depth: int | None = None,
     ) -> Answer:
-        """Return what the network answers to a batch.
+        """Return what the network answers to a batch, which goes on where the carry comes from.
 
-        Args:
-            x: The batch.
-            carry: What the network returned for the batch before, if this one goes on there.
-            solver: How to find the equilibrium; by default the network's own.
-            adjoint: How to differentiate it; by default the network's own.
-            depth: Apply the cell this often instead of solving for the equilibrium.
+        Solver and adjoint are by default the network's own; with a depth, the cell is applied this often instead.
         """
         context: dict[str, Any] = {"carry": carry} if self._takes_carry else {}
         if not self.has_equilibrium:
@@ -84,16 +79,12 @@ class CarryStore:
 
     def __init__(self, process: Process, *, num_parts: int) -> None:
         self._process = process
-        self._kept: list[Carry | None] = [None] * num_parts
+        self.kept: list[Carry | None] = [None] * num_parts
         self._proposed: list[Carry | None] = [None] * num_parts
 
     def clear(self) -> None:
         """Forget, as at the beginning of a text."""
-        self._kept = [None] * len(self._kept)
-
-    def recall(self, index: int) -> Carry | None:
-        """Return the carry of a part."""
-        return self._kept[index]
+        self.kept = [None] * len(self.kept)
 
     def propose(self, index: int, carry: Carry | None) -> None:
         """Take what a step leaves behind for a part."""
@@ -101,11 +92,11 @@ class CarryStore:
 
     def keep(self) -> None:
         """Remember what was proposed."""
-        self._kept = list(self._proposed)
+        self.kept = list(self._proposed)
 
     def state_dict(self) -> list[Tensor] | None:
         """Return the carry of the whole batch, over all parts of all processes; all of them must call this."""
-        kept = [carry for carry in self._kept if carry is not None]
+        kept = [carry for carry in self.kept if carry is not None]
         if not kept:
             return None
         return [self._process.concatenate(torch.cat(parts)).cpu() for parts in zip(*kept, strict=True)]
@@ -115,7 +106,7 @@ class CarryStore:
         if state is None:
             self.clear()
             return
-        num_parts = len(self._kept)
+        num_parts = len(self.kept)
         first = self._process.rank * num_parts
         shares = [part.to(self._process.device).chunk(num_parts * self._process.world_size) for part in state]
-        self._kept = [tuple(share[first + index] for share in shares) for index in range(num_parts)]
+        self.kept = [tuple(share[first + index] for share in shares) for index in range(num_parts)]

@@ -24,14 +24,11 @@ class Display:
     def say(self, text: str) -> None:
         """Show a line that stays."""
 
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-
     def __enter__(self) -> Display:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        """Leave the terminal as it was."""
 
 
 class _Clock:
@@ -107,7 +104,7 @@ class BarDisplay(Display):
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)
 
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
 

@@ -68,10 +68,6 @@ class Process:
             dist.all_reduce(tensor)
         return tensor
 
-    def mean(self, tensor: Tensor) -> Tensor:
-        """Return the mean over the processes."""
-        return self.total(tensor) / self.world_size
-
     def concatenate(self, tensor: Tensor) -> Tensor:
         """Return what all processes have, which is of one shape, along the first dimension in the order of ranks."""
         if self.world_size == 1:

@@ -29,11 +29,8 @@ class Evaluator:
     """Runs a network over a data set; with several processes, each takes its part and all get the whole result."""
 
     task: AbstractTask
-    """What the network is judged by."""
     process: Process
-    """This process."""
     batch_size: int = 250
-    """Samples a batch."""
     precision: torch.dtype | None = None
     """Dtype of autocast, or None for none."""
     interruption: Interruption | None = None
@@ -80,9 +77,8 @@ class Evaluator:
         finally:
             model.train(was_training)
         assert scores is not None
-        loss, residual, evals, converged, seconds, count, *totals = self.process.total(
-            torch.cat([sums, scores])
-        ).tolist()
+        numbers = self.process.total(torch.cat([sums, scores])).tolist()
+        loss, residual, evals, converged, seconds, count, *totals = numbers
         has_solves = adapter.has_equilibrium
         return EvaluationRow(
             max_evals=solver.max_evals if has_solves else 0,

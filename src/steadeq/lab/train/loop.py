@@ -28,8 +28,8 @@ from .display import Display
 from .distributed import Process
 from .evaluation import Evaluator
 from .metrics import MetricsLog, Window, peak_memory
-from .profile import NoProfile, Profile
-from .step import StepMetrics, StepResult, StepSettings, TrainStep
+from .profile import Profile
+from .step import StepResult, StepSettings, TrainStep, unpack
 
 _ADVICE = (
     "Try a lower optimizer.learning_rate, a larger regularizer.weight or regularizer.probability, a larger "
@@ -78,7 +78,7 @@ class Trainer:
         self.task = config.data.task
         self._sanity_check()
         self.average = copy.deepcopy(self.model) if loop.ema_decay else None
-        self.profile = Profile(self.model, device) if is_profiled else NoProfile()
+        self.profile = Profile(self.model, device, is_on=is_profiled)
         self.train_step = process.wrap(TrainStep(self.model, self.task, precision=precision, profile=self.profile))
         self.optimizer = config.optimizer.build(self.model.parameters())
         self.regularizer = config.regularizer.for_run(
@@ -225,8 +225,8 @@ class Trainer:
         buffers = [buffer.clone() for buffer in self.model.buffers()]
         if step % self.reader.steps_per_epoch == 0:
             self.carry.clear()
-        metrics = self._accumulate(settings)
-        values = metrics.values
+        values = self._accumulate(settings)
+        must_stop = values.pop("stop") > 0
         with self.profile.section("optimizer"):
             values["grad_norm"] = self._gradient_norm()
             is_good = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"]) and not values["non_finite"]
@@ -246,7 +246,7 @@ class Trainer:
             # What else runs on the machine shows in the first, and not in the second.
             times = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu_start}
             self._record(values, is_good, times)
-        return metrics.must_stop
+        return must_stop
 
     def _settings(self, step: int) -> StepSettings:
         config = self.config
@@ -263,14 +263,14 @@ class Trainer:
             depth=config.warmup.depth if is_warmup else None,
         )
 
-    def _accumulate(self, settings: StepSettings) -> StepMetrics:
+    def _accumulate(self, settings: StepSettings) -> dict[str, float]:
         """Add up the gradients of the parts of a batch; return means over all parts of all processes."""
         num_parts = self.config.loop.accumulate
         total: Tensor | None = None
         for index, part in enumerate(self.parts):
             with self.profile.section("data"):
                 x, y = (tensor.to(self.process.device) for tensor in self.reader.get(settings.step, part))
-            carry = self.carry.recall(index) if self.reader.is_contiguous else None
+            carry = self.carry.kept[index] if self.reader.is_contiguous else None
             torch.manual_seed(derive_seed(self.config.loop.seed, "step", settings.step, part))
             is_last = index == num_parts - 1
             with nullcontext() if is_last or self.process.world_size == 1 else self.train_step.no_sync():  # pyright: ignore
@@ -282,7 +282,7 @@ class Trainer:
             packed = result.pack(must_stop=self.interruption.requested)
             total = packed if total is None else total + packed
         assert total is not None
-        return StepMetrics.unpack(self.process.mean(total) / num_parts, self.task)
+        return unpack(self.process.total(total) / self.process.world_size / num_parts, self.task)
 
     def _gradient_norm(self) -> float:
         limit = self.config.optimizer.max_grad_norm

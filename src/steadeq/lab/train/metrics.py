@@ -83,7 +83,8 @@ class MetricsLog:
 
     def write(self, event: str, step: int, values: dict[str, Any]) -> None:
         """Append one line; what is not finite becomes null, as JSON has no such numbers."""
-        record = {"event": event, "step": step, **{name: _finite(value) for name, value in values.items()}}
+        infinite = {name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)}
+        record = {"event": event, "step": step, **values, **dict.fromkeys(infinite)}
         with self._failures_told():
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
@@ -131,10 +132,6 @@ def now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _tensorboard_writer(folder: Path, step: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,31 +28,17 @@ SECTIONS = {
 }
 
 
-class NoProfile:
-    """Times nothing."""
-
-    def steps(self) -> AbstractContextManager[None]:
-        """Time all sections in this context."""
-        return nullcontext()
-
-    def section(self, name: str) -> AbstractContextManager[None]:
-        """Time a section."""
-        return nullcontext()
-
-    def adjoint(self, adjoint: AbstractAdjoint) -> AbstractAdjoint:
-        """Return an adjoint whose solver is timed."""
-        return adjoint
-
-
-class Profile(NoProfile):
+class Profile:
     """Adds up the seconds of each section of training; those of an inner section do not count in the outer one.
 
     Evaluations of f are timed by hooks on the cell, and what is around the layer by hooks on the modules beside it. In
     the backward pass the linear solver is wrapped: what it does outside of products is the solver's time, all else
-    are gradients. GPUs are waited for at each border of a section, which slows them down a little.
+    are gradients. GPUs are waited for at each border of a section, which slows them down a little. Nothing is timed
+    unless it is on.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, *, is_on: bool) -> None:
+        self.is_on = is_on
         self.seconds = {**dict.fromkeys(SECTIONS, 0.0), "evaluation": 0.0}
         self._timed = list(_timed_modules(model))
         self._device = device
@@ -61,6 +47,10 @@ class Profile(NoProfile):
 
     @contextmanager
     def steps(self) -> Iterator[None]:
+        """Time all sections in this context."""
+        if not self.is_on:
+            yield
+            return
         hooks = []
         for module, section in self._timed:
             hooks.append(module.register_forward_pre_hook(lambda *_, section=section: self._enter(section)))
@@ -77,6 +67,7 @@ class Profile(NoProfile):
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
+        """Time a section."""
         if not self._stack:
             yield
             return
@@ -87,7 +78,8 @@ class Profile(NoProfile):
             self._leave()
 
     def adjoint(self, adjoint: AbstractAdjoint) -> AbstractAdjoint:
-        if not isinstance(adjoint, Implicit):
+        """Return an adjoint whose solver is timed."""
+        if not self.is_on or not isinstance(adjoint, Implicit):
             return adjoint
         solver = adjoint.solver
         timed = _TimedSolver(max_evals=solver.max_evals, tol=solver.tol, solver=solver, profile=self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from ...jacobian import AbstractRegularizer
 from ...solvers import AbstractSolver
 from ..tasks import AbstractTask
 from .adapter import Carry, ModelAdapter
-from .profile import NoProfile
+from .profile import Profile
 
 NAMES = (
     "loss",
@@ -50,7 +51,6 @@ class StepResult:
     loss: Tensor
     """Task loss plus penalty, with its graph."""
     task_loss: Tensor
-    """What the task asks for."""
     penalty: Tensor
     """gamma times the penalty; zero when it is not applied."""
     jacobian_norm: Tensor | None
@@ -60,7 +60,6 @@ class StepResult:
     equilibrium: Equilibrium | None
     """What was solved; None for a network that solves nothing."""
     carry: Carry | None
-    """What the network needs to go on."""
 
     def pack(self, *, must_stop: bool) -> Tensor:
         """Return all numbers in one tensor, so that they travel together; after the backward pass, as it counts too.
@@ -86,25 +85,14 @@ class StepResult:
         return torch.cat([torch.stack([value.double() for value in values]), self.scores.double()])
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepMetrics:
-    """The numbers of a step, as means over all parts of all processes."""
-
-    values: dict[str, float]
-    """By name; what there is not is left out."""
-    must_stop: bool
-    """Whether some process was asked to stop."""
-
-    @classmethod
-    def unpack(cls, packed: Tensor, task: AbstractTask) -> StepMetrics:
-        """Return what `StepResult.pack` packed, with the task's metric by its name."""
-        numbers = packed.tolist()
-        named = dict(zip(NAMES, numbers[: len(NAMES)], strict=True))
-        may_lack = ("jacobian_norm", "forward_residual", "forward_evals", "backward_residual", "backward_evals")
-        must_stop = named.pop("stop") > 0
-        values = {name: value for name, value in named.items() if name not in may_lack or not math.isnan(value)}
-        values[task.metric] = task.summarize(numbers[len(NAMES) :])
-        return cls(values=values, must_stop=must_stop)
+def unpack(packed: Tensor, task: AbstractTask) -> dict[str, float]:
+    """Return what `StepResult.pack` packed by name, with the task's metric; what there is not is left out."""
+    numbers = packed.tolist()
+    named = dict(zip(NAMES, numbers[: len(NAMES)], strict=True))
+    may_lack = ("jacobian_norm", "forward_residual", "forward_evals", "backward_residual", "backward_evals")
+    values = {name: value for name, value in named.items() if name not in may_lack or not math.isnan(value)}
+    values[task.metric] = task.summarize(numbers[len(NAMES) :])
+    return values
 
 
 class TrainStep(nn.Module):
@@ -116,15 +104,15 @@ class TrainStep(nn.Module):
         task: AbstractTask,
         *,
         precision: torch.dtype | None = None,
-        profile: NoProfile | None = None,
+        profile: Profile | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.task, self.precision, self._profile = model, task, precision, profile or NoProfile()
+        self.model, self.task, self.precision, self._profile = model, task, precision, profile
 
     def forward(self, x: Tensor, y: Tensor, settings: StepSettings, carry: Carry | None = None) -> StepResult:
         """Return losses and numbers of a batch, which goes on where the carry comes from."""
         with torch.autocast(y.device.type, dtype=self.precision, enabled=self.precision is not None):
-            with self._profile.section("solver"):
+            with nullcontext() if self._profile is None else self._profile.section("solver"):
                 answer = ModelAdapter(self.model)(
                     x, carry=carry, solver=settings.solver, adjoint=settings.adjoint, depth=settings.depth
                 )
