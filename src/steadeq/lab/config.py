@@ -154,11 +154,9 @@ class TrainConfig:
         """Check that the parts go together."""
         if isinstance(self.adjoint, Shine) and not isinstance(self.solver, Broyden):
             raise ValueError("adjoint Shine uses what Broyden learned: it needs solver Broyden.")
-        if self.solver.max_evals + self.budget.low < 1:
-            raise ValueError(
-                f"budget.low is {self.budget.low}; solver.max_evals ({self.solver.max_evals}) plus it must be at least "
-                "1."
-            )
+        low, max_evals = self.budget.low, self.solver.max_evals
+        if max_evals + low < 1:
+            raise ValueError(f"budget.low is {low}; solver.max_evals ({max_evals}) plus it must be at least 1.")
         if self.regularizer.schedule.observed == "spectral_radius" and not self.log.spectrum_samples:
             raise ValueError(
                 "log.spectrum_samples is 0; the schedule of the regularizer holds a spectral radius, and needs some."

@@ -8,11 +8,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) -> None:
-    """Write a file by way of a temporary one beside it, so that a crash leaves the old content or the new.
-
-    If the file is to be new but is there already, this is a FileExistsError.
-    """
+    """Write a file so that a crash leaves the old content or the new; FileExistsError if it must be new and is not."""
     content = content.encode() if isinstance(content, str) else content
+    # A temporary file beside it takes its place when it is whole.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

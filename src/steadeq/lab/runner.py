@@ -120,8 +120,8 @@ def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display
     context = multiprocessing.get_context("spawn")
     messages: Queue[Any] = context.Queue()
     num_threads = max(1, (os.cpu_count() or 1) // num_jobs)
-    workers = {"mp_context": context, "initializer": _set_up, "initargs": (messages, num_threads)}
-    with Interruption() as interruption, display, ProcessPoolExecutor(num_jobs, **workers) as pool:
+    pool = ProcessPoolExecutor(num_jobs, mp_context=context, initializer=_set_up, initargs=(messages, num_threads))
+    with Interruption() as interruption, display, pool:
         with interrupts_held_back():
             futures = [pool.submit(_complete, config, path) for path, config in configs.items()]
         waiting: set[Future[None]] = set(futures)

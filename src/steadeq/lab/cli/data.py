@@ -46,7 +46,9 @@ def run(arguments: Sequence[str]) -> int:
     if args.to is not None and not args.download:
         raise InputError("--to says where to download to, and needs --download.")
     if args.name is None:
-        _list()
+        rows = [[entry.name, entry.state(), entry.summary] for entry in CATALOG.values()]
+        print_table(["data", "where", "what it is"], rows)
+        print(f"Looked for in {_folders()} ($STEADEQ_DATA, ./data, the user's cache).")
     elif args.download:
         _download(CATALOG[args.name], args.to)
     elif args.verify:
@@ -54,12 +56,6 @@ def run(arguments: Sequence[str]) -> int:
     else:
         _describe(CATALOG[args.name])
     return 0
-
-
-def _list() -> None:
-    rows = [[entry.name, entry.state(), entry.summary] for entry in CATALOG.values()]
-    print_table(["data", "where", "what it is"], rows)
-    print(f"Looked for in {_folders()} ($STEADEQ_DATA, ./data, the user's cache).")
 
 
 def _describe(entry: Entry) -> None:

@@ -372,7 +372,7 @@ class Trainer:
                         "optimizer_class": type(self.optimizer).__name__,
                         "optimizer": self.optimizer.state_dict(),
                         "regularizer": self.regularizer.state_dict(),
-                        "window": self.window.state_dict(),
+                        "window": dataclasses.asdict(self.window),
                         "carry": carry,
                     },
                 )

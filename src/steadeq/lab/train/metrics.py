@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..errors import InputError, RunError
 from ..files import write_atomically
 
 
+@dataclass
 class Window:
     """Running means of named values since the last line of metrics; part of a checkpoint.
 
@@ -31,8 +33,8 @@ class Window:
         {}
     """
 
-    def __init__(self, sums: dict[str, float] | None = None, counts: dict[str, int] | None = None) -> None:
-        self.sums, self.counts = dict(sums or {}), dict(counts or {})
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, values: dict[str, float]) -> None:
         """Add the values of one step; a value that a step does not have does not count there."""
@@ -46,13 +48,9 @@ class Window:
         self.sums, self.counts = {}, {}
         return means
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs."""
-        return {"sums": dict(self.sums), "counts": dict(self.counts)}
-
 
 class MetricsLog:
-    """`metrics.jsonl`, and events in a folder of TensorBoard, which hides what it was told of later steps."""
+    """`metrics.jsonl`, and events in a folder for TensorBoard, which hides those of steps after the given one."""
 
     def __init__(self, path: Path, *, tensorboard: Path | None = None, step: int = 0) -> None:
         self._path = path
@@ -63,7 +61,7 @@ class MetricsLog:
     def rewind(path: Path, *, step: int, evaluated_at: int) -> None:
         """Forget what was recorded by a run after the checkpoint from which it goes on.
 
-        The last evaluation before the checkpoint may be earlier than one that was due.
+        The step of the last evaluation, `evaluated_at`, may be earlier than that of one that was due.
         """
         if not path.is_file():
             return
