@@ -148,9 +148,9 @@ class AbstractEquilibriumModel(nn.Module, ABC):
 
         Args:
             x: A batch of inputs.
-            z0: Where to start, instead of at the state that `encode` returns.
-            solver: Instead of the layer's own, for this call.
-            adjoint: Instead of the layer's own, for this call.
+            z0: State to start from, instead of the one that `encode` returns.
+            solver: Solver for this call instead of the layer's own.
+            adjoint: Adjoint for this call instead of the layer's own.
         """
         return self.solve(x, z0=z0, solver=solver, adjoint=adjoint)[0]
 
@@ -167,9 +167,9 @@ class AbstractEquilibriumModel(nn.Module, ABC):
 
         Args:
             x: A batch of inputs.
-            z0: Where to start, instead of at the state that `encode` returns.
-            solver: Instead of the layer's own, for this call.
-            adjoint: Instead of the layer's own, for this call.
+            z0: State to start from, instead of the one that `encode` returns.
+            solver: Solver for this call instead of the layer's own.
+            adjoint: Adjoint for this call instead of the layer's own.
         """
         start, inputs = self.encode(x)
         eq = self._solve_layer(start if z0 is None else z0, inputs, solver=solver, adjoint=adjoint)

@@ -157,7 +157,7 @@ def gamma_figure(models: Mapping[float, Sequence[ToyDEQ]], x: Tensor) -> Figure:
     """Show the evaluations that Anderson and plain iteration need, against the weight of the penalty.
 
     Args:
-        models: By gamma, one model for each seed.
+        models: Models by gamma, one for each seed.
         x: (N, 1) inputs to average over; one that does not reach `TOL` counts with `MAX_EVALS`.
     """
     gammas = sorted(models)

@@ -140,7 +140,7 @@ def generate(
         top_k: Number of the most likely tokens that may come; by default all.
         top_p: What the tokens that may come must reach together, the most likely ones first; by default all may come.
         generator: A generator of the CPU, for the same tokens again.
-        solver: Instead of the layer's own.
+        solver: Solver to use instead of the layer's own.
         warm_start: Whether a position's solve starts at the equilibrium of the position before, and not at zero.
         forbidden: Tokens that may not come.
 
@@ -192,7 +192,7 @@ class _Reader:
 
     Args:
         model: The language model.
-        solver: Instead of the layer's own.
+        solver: Solver to use instead of the layer's own.
         warm_start: Whether to start at the last position's equilibrium, if there is one.
     """
 

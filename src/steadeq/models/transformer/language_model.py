@@ -192,8 +192,8 @@ class DEQTransformerLM(AbstractEquilibriumModel):
             tokens: (B, L) tokens.
             carry: What the model returned for the tokens before these, if there were any.
             z0: (B, L, features) state to start from, instead of zero.
-            solver: Instead of the layer's own, for this call.
-            adjoint: Instead of the layer's own, for this call.
+            solver: Solver for this call instead of the layer's own.
+            adjoint: Adjoint for this call instead of the layer's own.
         """
         return self.solve(tokens, carry, z0=z0, solver=solver, adjoint=adjoint)[0]
 
@@ -212,8 +212,8 @@ class DEQTransformerLM(AbstractEquilibriumModel):
             tokens: (B, L) tokens.
             carry: What the model returned for the tokens before these, if there were any.
             z0: (B, L, features) state to start from, instead of zero.
-            solver: Instead of the layer's own, for this call.
-            adjoint: Instead of the layer's own, for this call.
+            solver: Solver for this call instead of the layer's own.
+            adjoint: Adjoint for this call instead of the layer's own.
         """
         start, inputs = self.encode(tokens, carry)
         eq = self._solve_layer(start if z0 is None else z0, inputs, solver=solver, adjoint=adjoint)
@@ -258,7 +258,7 @@ class DEQTransformerLM(AbstractEquilibriumModel):
             top_p: What the tokens that may come must reach together, the most likely ones first; by default all may
                 come.
             generator: A generator of the CPU, for the same tokens again.
-            solver: Instead of the layer's own.
+            solver: Solver to use instead of the layer's own.
             warm_start: Whether a position's solve starts at the equilibrium of the position before, and not at zero.
             forbidden: Tokens that may not come.
         """
