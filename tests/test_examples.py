@@ -40,19 +40,20 @@ def test_the_python_of_a_page_runs(page, printed, capsys):
 
 
 def test_the_recipe_of_the_page_about_own_recipes_trains(tmp_path, monkeypatch):
-    recipe, load = python_of("docs/own-recipe.md")
-    (tmp_path / "sine.py").write_text(recipe, encoding="utf-8")
-    command = [sys.executable, "-m", "steadeq", "train", "sine.py:recipe", "--out", "runs/sine"]
-    # Two steps, as this is about the page and not about the sine.
-    result = subprocess.run(
-        [*command, "--loop.num-epochs", "1", "--data.num-samples", "64"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    recipe, plain_network, load = python_of("docs/own-recipe.md")
+    (tmp_path / "sine.py").write_text(f"{recipe}\n\n{plain_network}", encoding="utf-8")
+    for options in (["--out", "runs/sine"], ["--out", "runs/plain", "--model", "Net"]):
+        # Two steps, as this is about the page and not about the sine.
+        command = [sys.executable, "-m", "steadeq", "train", "sine.py:recipe", *options]
+        result = subprocess.run(
+            [*command, "--loop.num-epochs", "1", "--data.num-samples", "64"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(load, "own-recipe.md", "exec"), names)

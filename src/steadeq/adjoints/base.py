@@ -113,7 +113,7 @@ class AbstractLinearAdjoint(AbstractAdjoint):
 _ADVICE = {
     "forward": "its gradients are taken at points that are no equilibria; raise max_evals, loosen tol, or keep the "
     "cell stable with JacobianRegularizer. print(eq.stats) says how many samples and how far, eq.stats.status which; "
-    "a budget that is meant to be spent has tol=0.",
+    "to spend a fixed budget without this warning, set tol=0.",
     "backward": "its gradients are approximate; raise max_evals of the adjoint's solver, loosen its tol, or keep the "
     "cell stable with JacobianRegularizer. print(eq.backward) says how many samples and how far.",
 }

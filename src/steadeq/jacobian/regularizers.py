@@ -41,7 +41,7 @@ class AbstractRegularizer(ABC):
     schedule: AbstractSchedule = Constant()  # noqa: RUF009 (frozen)
     """How gamma moves."""
     seed: int = 0
-    """Seed of tau."""
+    """Seed of tau, the draw that decides which steps have the penalty."""
     _state: State = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

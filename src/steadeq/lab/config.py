@@ -152,6 +152,11 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Check that the parts go together."""
+        for name in ("name", "task"):
+            if not hasattr(self.data, name):
+                raise ValueError(
+                    f"data.{name} is missing; {type(self.data).__name__} needs the class attribute {name}."
+                )
         if isinstance(self.adjoint, Shine) and not isinstance(self.solver, Broyden):
             raise ValueError("adjoint Shine uses what Broyden learned: it needs solver Broyden.")
         low, max_evals = self.budget.low, self.solver.max_evals

@@ -76,7 +76,9 @@ class Classification(AbstractTask):
 
     def check(self, output: Tensor, target: Tensor) -> None:
         if output.shape[1] <= int(target.max()):
-            raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(target.max())}.")
+            raise ValueError(
+                f"it has {output.shape[1]} outputs (num_classes), but there is a class {int(target.max())}."
+            )
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(output.float(), target, reduction="none")

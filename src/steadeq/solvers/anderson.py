@@ -31,10 +31,10 @@ class Anderson(AbstractSolver):
     memory: int = 6
     """How many evaluations are combined, the newest included; 1 is plain iteration."""
     mixing: float = 1.0
-    """Weight of the images against the points, in (0, 1]."""
+    """Share of the mixed f(z) in the next point, in (0, 1]; the rest is of the mixed z."""
     ridge: float = 0.0
-    """Ridge on the least-squares weights, relative to the squared norm of each column. None is needed for the sake of
-    conditioning: columns that depend on newer ones are left out."""
+    """Regularization of the least-squares weights, relative to the squared norm of each column; usually 0, as columns
+    that depend on newer ones are left out anyway."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,7 +29,7 @@ from steadeq import (
     Unrolled,
 )
 from steadeq.lab.config import RandomBudget
-from steadeq.lab.data import AbstractDataset, InMemory, SampleReader
+from steadeq.lab.data import AbstractDataConfig, AbstractDataset, InMemory, SampleReader
 from steadeq.lab.data.readers import BatchOrder
 from steadeq.lab.errors import InputError
 from steadeq.lab.folder import RunFolder
@@ -594,3 +594,27 @@ def test_the_penalty_can_stop_with_an_epoch():
     schedule = StopAfter(epoch=3, schedule=StopAfter(step=100))
     regularizer = JacobianRegularizer(weight=2.0, schedule=schedule).for_run(num_steps=1000, steps_per_epoch=10)
     assert [regularizer.gamma(step) for step in (29, 30, 100)] == [2.0, 0.0, 0.0]
+
+
+# Data of others
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutTask(AbstractDataConfig):
+    name = "no task"
+
+    def load(self):
+        return LineData().load()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutSplits(LineData):
+    def load(self):
+        return super().load().train
+
+
+def test_data_without_a_task_or_without_splits_is_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.task is missing; WithoutTask needs the class attribute task"):
+        replace(tiny_config(), data=WithoutTask())
+    with pytest.raises(InputError, match=r"WithoutSplits\.load returned a InMemory; it must return Splits"):
+        make_trainer(replace(tiny_config(), data=WithoutSplits()), tmp_path / "run")

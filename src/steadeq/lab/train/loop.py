@@ -17,7 +17,7 @@ from ...equilibrium import ConvergenceWarning
 from ...jacobian import Constant
 from ..checkpoint import Checkpoint
 from ..config import TrainConfig
-from ..data import open_reader, read_samples
+from ..data import Splits, open_reader, read_samples
 from ..errors import Diverged, InputError, Interrupted, RunError
 from ..folder import RunFolder
 from ..loading import build_model, load_weights
@@ -60,6 +60,10 @@ class Trainer:
         self.display = display if display is not None and process.is_main else Display()
         loop, device = config.loop, process.device
         self.splits = config.data.load()
+        if not isinstance(self.splits, Splits):
+            raise InputError(
+                f"{type(config.data).__name__}.load returned a {type(self.splits).__name__}; it must return Splits."
+            )
         self.parts = range(process.rank * loop.accumulate, (process.rank + 1) * loop.accumulate)
         self.reader = open_reader(
             self.splits.train,
