@@ -79,17 +79,13 @@ class TrainLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidationLine:
-    """A line on an evaluation on validation data; None where there is no finite number."""
+class _Measured:
+    """What a pass over a data set gives; None where there is no finite number, or no solve, as in explicit networks."""
 
-    step: int
-    """Steps made so far."""
-    epoch: float | None = None
-    """Passes over the training data made so far."""
     loss: float | None = None
     """Loss of the task."""
     score: float | None = None
-    """The task's metric, which the file stores under the metric's name."""
+    """The task's metric, which files store under the metric's name."""
     forward_residual: float | None = None
     """Relative residual at the end of a solve."""
     forward_evals: float | None = None
@@ -98,6 +94,16 @@ class ValidationLine:
     """Share of samples that reached the tolerance."""
     seconds_per_sample: float | None = None
     """Seconds for each sample, or for each token of a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationLine(_Measured):
+    """A line on an evaluation on validation data."""
+
+    step: int
+    """Steps made so far."""
+    epoch: float | None = None
+    """Passes over the training data made so far."""
     jacobian_norm: float | None = None
     """Estimate of ‖J‖²_F / d, on some of the samples."""
     spectral_radius: float | None = None
@@ -152,23 +158,17 @@ def sessions_from_json(text: str) -> tuple[Session, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationRow:
-    """What a model came to with one budget of evaluations; None where there is no finite number."""
+class EvaluationRow(_Measured):
+    """What a model came to with one budget of evaluations."""
 
     max_evals: int
     """The budget; 0 for an explicit network, which solves nothing."""
-    loss: float | None = None
-    """Loss of the task."""
-    score: float | None = None
-    """The task's metric, which the file stores under the metric's name."""
-    forward_residual: float | None = None
-    """Relative residual at the end of a solve; None for an explicit network."""
-    forward_evals: float | None = None
-    """Evaluations of a solve; None for an explicit network."""
-    converged: float | None = None
-    """Share of samples that reached the tolerance; None for an explicit network."""
-    seconds_per_sample: float | None = None
-    """Seconds for each unit (see `Evaluation.unit`)."""
+
+    def named(self, metric: str) -> dict[str, float | None]:
+        """Return all numbers but the budget, with the score under the name of the metric."""
+        numbers = asdict(self)
+        del numbers["max_evals"]
+        return {metric if name == "score" else name: value for name, value in numbers.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +223,7 @@ class Evaluation:
         return _convert(json.loads(text), cls)
 
     def _rows(self) -> list[dict[str, float | None]]:
-        """Return the rows with the score under the name of the metric."""
-        return [{self.metric if name == "score" else name: v for name, v in asdict(row).items()} for row in self.rows]
+        return [{"max_evals": row.max_evals, **row.named(self.metric)} for row in self.rows]
 
 
 @dataclass(frozen=True, kw_only=True)

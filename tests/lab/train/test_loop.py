@@ -342,6 +342,8 @@ def test_a_closed_loop_on_the_spectral_radius_follows_the_evaluations(tmp_path):
         regularizer.observe(spectral_radius=radius)
     assert len(set(expected)) == 3
     assert [values["regularizer_weight"] for values in recorder.values] == expected
+    _, unrolled = record(tiny_config(regularizer=schedule, log=log, warmup={"num_steps": 6}), tmp_path / "unrolled")
+    assert {values["regularizer_weight"] for values in unrolled.values[6:8]} == {0.2}
     with pytest.raises(ValueError, match="spectrum_samples is 0"):
         tiny_config(regularizer=schedule, log={**log, "spectrum_samples": 0})
 

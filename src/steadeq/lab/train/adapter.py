@@ -10,11 +10,9 @@ from torch import Tensor, nn
 
 from ...adjoints import AbstractAdjoint, Unrolled
 from ...equilibrium import Equilibrium
+from ...models import Carry
 from ...solvers import AbstractSolver, Picard
 from .distributed import Process
-
-Carry = tuple[Tensor, ...]
-"""What a model hands on from one segment of a text to the next, each part (B, ...) and without a graph."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

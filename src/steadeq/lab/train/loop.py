@@ -340,14 +340,15 @@ class Trainer:
             start = time.perf_counter()
             subject = (model, self.splits.validation, self.config.evaluation_solver)
             row = self.evaluator.measure(*subject)
-            values = {n: v for n, v in vars(row).items() if v is not None and n not in ("max_evals", "score")}
-            values[self.task.metric] = row.score
+            values = {name: value for name, value in row.named(self.task.metric).items() if value is not None}
             if log.spectrum_samples and ModelAdapter(model).has_equilibrium:
                 seed = derive_seed(self.config.loop.seed, "spectrum", self.step)
                 values |= self.evaluator.measure_spectrum(
                     *subject, num_samples=log.spectrum_samples, max_products=log.spectrum_products, seed=seed
                 )
-                self.regularizer.observe(spectral_radius=values["spectral_radius"])
+                # As long as the other regularizer is at work, this one's gamma would only run away.
+                if self.step >= self.config.warmup.num_steps:
+                    self.regularizer.observe(spectral_radius=values["spectral_radius"])
             values |= {"epoch": self.step / self.reader.steps_per_epoch, "seconds": time.perf_counter() - start}
         self.evaluated_at, self.evaluation = self.step, values
         self._write("evaluation", values)
