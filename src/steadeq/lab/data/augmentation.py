@@ -36,11 +36,10 @@ class Preparation:
     """Whether to mirror half of the images."""
 
     def __call__(self, images: Tensor, generator: torch.Generator | None) -> Tensor:
-        images = normalize(images, self.mean, self.std)
-        if generator is None or not (self.padding or self.mirror):
-            return images
-        # Zeros beyond the border are the mean color, as the images are normalized.
-        return crop_and_flip(images, generator, padding=self.padding, mirror=self.mirror)
+        if generator is not None and (self.padding or self.mirror):
+            # Before they are normalized: what is beyond the border is black, as in the official code.
+            images = crop_and_flip(images, generator, padding=self.padding, mirror=self.mirror)
+        return normalize(images, self.mean, self.std)
 
 
 def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -82,13 +81,14 @@ class AbstractSmallImages(AbstractDataConfig):
     num_train: int
     """Training images to use, from the first on."""
     num_validation: int = 5_000
-    """Training images set apart for validation, from the last on."""
+    """Training images set apart for validation, from the last on; with 0, the test images are evaluated during
+    training too, as in the official code."""
     augment: bool = True
     """Whether training images are shifted and mirrored at random."""
 
     def __post_init__(self) -> None:
         check_count("num_train", self.num_train)
-        check_count("num_validation", self.num_validation)
+        check_count("num_validation", self.num_validation, minimum=0)
         if self.num_train + self.num_validation > self.num_published:
             raise ValueError(
                 f"num_train is {self.num_train}; with num_validation ({self.num_validation}), it must be at most "
@@ -109,11 +109,9 @@ class AbstractSmallImages(AbstractDataConfig):
         padding = self.padding if self.augment else 0
         prepare = Preparation(mean=self.mean, std=self.std, padding=padding, mirror=self.augment)
         training = InMemory(inputs=images, targets=labels, prepare=prepare)
-        return Splits(
-            train=training.subset(0, self.num_train),
-            validation=training.subset(len(training) - self.num_validation, len(training)),
-            test=InMemory(inputs=test_images, targets=test_labels, prepare=prepare),
-        )
+        test = InMemory(inputs=test_images, targets=test_labels, prepare=prepare)
+        apart = training.subset(len(training) - self.num_validation, len(training))
+        return Splits(train=training.subset(0, self.num_train), validation=apart if len(apart) else test, test=test)
 
 
 def check_largest(label: int, path: Path) -> None:

@@ -32,7 +32,8 @@ class ImageNet(AbstractDataConfig):
     task = Classification()
 
     num_validation: int = 10_000
-    """Training images set apart for validation; ImageNet's own validation images are the test split."""
+    """Training images set apart for validation; ImageNet's own validation images are the test split. With 0, those are
+    evaluated during training too, as in the official code."""
     size: int = 224
     """Height and width of what the network sees."""
     resize: int = 256
@@ -45,7 +46,7 @@ class ImageNet(AbstractDataConfig):
     """Whether a damaged image is an error or replaced by another one of its class."""
 
     def __post_init__(self) -> None:
-        check_count("num_validation", self.num_validation)
+        check_count("num_validation", self.num_validation, minimum=0)
         check_count("num_workers", self.num_workers, minimum=0)
         check_choice("interpolation", self.interpolation, get_args(Interpolation))
         check_choice("on_corrupt", self.on_corrupt, get_args(OnCorrupt))
@@ -58,6 +59,8 @@ class ImageNet(AbstractDataConfig):
         root = require(self.name)
         training = open_folder(root / "train")
         test = open_folder(root / "val", classes=training.classes)
+        if not self.num_validation:
+            return Splits(train=training, validation=test, test=test)
         rest, apart = hold_out(len(training), self.num_validation)
         return Splits(train=training.subset(rest), validation=training.subset(apart), test=test)
 

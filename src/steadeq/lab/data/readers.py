@@ -23,6 +23,10 @@ class AbstractReader(ABC):
     """Whether each row of a batch goes on where the same row of the batch before ended, so that a carry is kept."""
 
     @abstractmethod
+    def num_samples(self, step: int) -> int:
+        """Return the number of samples of the batch of a step, over all processes."""
+
+    @abstractmethod
     def get(self, step: int, part: int) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of one of the parts into which the batch of a step, counted from 0, is cut."""
 
@@ -44,9 +48,10 @@ class AbstractContiguousDataset(AbstractDataset):
 
 
 class BatchOrder:
-    """Shuffled epochs of full batches, each cut into parts of equal size for processes and accumulation.
+    """Shuffled epochs, each batch cut into parts for processes and accumulation.
 
-    Samples that do not fill a batch are left out of an epoch.
+    The last batch of an epoch is smaller where the samples do not fill it, and its parts may then differ by one sample.
+    It is left out if there is not a sample for each part.
     """
 
     def __init__(self, num_samples: int, *, batch_size: int, num_parts: int, seed: int) -> None:
@@ -54,8 +59,14 @@ class BatchOrder:
             raise InputError(f"loop.batch_size is {batch_size}, but there are only {num_samples} samples to train on.")
         check_parts(batch_size, num_parts)
         self.num_samples, self.batch_size, self.num_parts, self.seed = num_samples, batch_size, num_parts, seed
-        self.steps_per_epoch = num_samples // batch_size
+        num_full, rest = divmod(num_samples, batch_size)
+        self.steps_per_epoch = num_full + (rest >= num_parts)
         self._epoch, self._order = -1, None
+
+    def size(self, step: int) -> int:
+        """Return the number of samples of the batch of a step."""
+        begin = step % self.steps_per_epoch * self.batch_size
+        return min(self.batch_size, self.num_samples - begin)
 
     def indices(self, step: int, part: int) -> Tensor:
         """Return which samples are in a part of the batch of a step."""
@@ -63,9 +74,8 @@ class BatchOrder:
         if self._order is None or epoch != self._epoch:
             generator = derive_generator(self.seed, "order", epoch)
             self._epoch, self._order = epoch, torch.randperm(self.num_samples, generator=generator)
-        size = self.batch_size // self.num_parts
-        begin = position * self.batch_size + part * size
-        return self._order[begin : begin + size]
+        begin = position * self.batch_size
+        return self._order[begin : begin + self.batch_size].tensor_split(self.num_parts)[part]
 
 
 class SampleReader(AbstractReader):
@@ -78,6 +88,9 @@ class SampleReader(AbstractReader):
         reads_ahead = isinstance(dataset, AbstractDataset) and dataset.reads_ahead
         self._thread = ThreadPoolExecutor(1) if reads_ahead else None
         self._ahead: tuple[tuple[int, int], Future[tuple[Tensor, Tensor]]] | None = None
+
+    def num_samples(self, step: int) -> int:
+        return self._order.size(step)
 
     def get(self, step: int, part: int) -> tuple[Tensor, Tensor]:
         if self._thread is None:
@@ -118,7 +131,7 @@ def open_reader(
         >>> reader = open_reader(dataset, batch_size=4, num_parts=2, parts=[0, 1], seed=0)
         >>> x, y = reader.get(step=0, part=1)
         >>> reader.steps_per_epoch, x.shape
-        (1, torch.Size([2]))
+        (2, torch.Size([2]))
     """
     if isinstance(dataset, AbstractContiguousDataset):
         return dataset.open_reader(batch_size=batch_size, num_parts=num_parts, parts=parts, seed=seed)

@@ -73,7 +73,7 @@ class TokenStreams:
 class StreamReader(AbstractReader):
     """Reads segments of a text that follow one another in as many streams as a batch has rows.
 
-    A segment at the end that is shorter than the others is left out.
+    The last segment of an epoch may be shorter than the others.
     """
 
     is_contiguous = True
@@ -81,13 +81,16 @@ class StreamReader(AbstractReader):
     def __init__(self, tokens: Tensor, *, length: int, batch_size: int, num_parts: int) -> None:
         check_parts(batch_size, num_parts)
         self._streams = TokenStreams(tokens, batch_size=batch_size, length=length)
-        self._size = batch_size // num_parts
-        self.steps_per_epoch = (self._streams.columns.shape[1] - 1) // length
-        if self.steps_per_epoch == 0:
+        self._batch_size, self._size = batch_size, batch_size // num_parts
+        self.steps_per_epoch = len(self._streams)
+        if self._streams.columns.shape[1] <= length:
             raise InputError(
                 f"A text of {len(tokens)} tokens is too short for {batch_size} streams (loop.batch_size) of at least "
                 f"{length} tokens (data.length)."
             )
+
+    def num_samples(self, step: int) -> int:
+        return self._batch_size
 
     def get(self, step: int, part: int) -> tuple[Tensor, Tensor]:
         tokens, following = self._streams.segment(step % self.steps_per_epoch)

@@ -28,7 +28,6 @@ def cifar10_mdeq_cpu() -> TrainConfig:
         adjoint=Implicit(GMRES(max_evals=12, tol=1e-4)),
         regularizer=JacobianRegularizer(weight=0.0, probability=0.3),
         loop=LoopConfig(num_epochs=6, batch_size=32),
-        log=LogConfig(spectrum_samples=8),
     )
 
 
@@ -46,7 +45,7 @@ def cifar10_mdeq_cpu_long() -> TrainConfig:
         model=replace(preset("mdeq/cifar10-cpu"), channels=(32, 64)),
         data=Cifar10(),
         loop=LoopConfig(num_epochs=12, batch_size=50),
-        log=LogConfig(every=10, spectrum_samples=8, checkpoint_every=50),
+        log=LogConfig(every=10, checkpoint_every=50),
     )
 
 
@@ -70,7 +69,17 @@ def cifar10_resnet_cpu() -> TrainConfig:
     return replace(base, model=preset("resnet/cpu"), optimizer=replace(base.optimizer, learning_rate=3e-3))
 
 
+@recipe("cifar10-mdeq-cpu-weight-decay", scale="cpu")
+def cifar10_mdeq_cpu_weight_decay() -> TrainConfig:
+    """A part of CIFAR-10 with two small scales, with weight decay in the place of regularization."""
+    base = cifar10_mdeq_cpu()
+    return replace(base, optimizer=replace(base.optimizer, weight_decay=1e-6))
+
+
 # At the scale of the paper
+
+_ALL = Cifar10(num_train=50_000, num_validation=0)
+"""All images that there are to train on, as in the official runs."""
 
 
 @recipe("cifar10-mdeq-tiny", scale="paper")
@@ -80,7 +89,7 @@ def cifar10_mdeq_tiny() -> TrainConfig:
     return replace(
         base,
         model=preset("mdeq/cifar10-tiny"),
-        data=Cifar10(augment=False),
+        data=replace(_ALL, augment=False),
         optimizer=replace(base.optimizer, weight_decay=2.5e-6),
         warmup=WarmupConfig(num_steps=3_000, depth=10),
         loop=LoopConfig(num_epochs=50, batch_size=128),
@@ -98,7 +107,7 @@ def cifar10_mdeq() -> TrainConfig:
     """MDEQ on CIFAR-10 with the hyper-parameters of the official code, without regularization."""
     return TrainConfig(
         model=preset("mdeq/cifar10"),
-        data=Cifar10(),
+        data=_ALL,
         optimizer=Adam(learning_rate=1e-3, min_learning_rate=1e-6),
         solver=Broyden(max_evals=18, tol=1e-3),
         adjoint=Implicit(Broyden(max_evals=20, tol=1e-3)),
@@ -124,8 +133,8 @@ def cifar10_mdeq_jr() -> TrainConfig:
 def cifar10_mdeq_jr_paper() -> TrainConfig:
     """MDEQ on CIFAR-10 with Jacobian regularization and the hyper-parameters that the paper prints."""
     return TrainConfig(
-        model=replace(preset("mdeq/cifar10-jr"), dropout=0.25),
-        data=Cifar10(),
+        model=preset("mdeq/cifar10-paper"),
+        data=_ALL,
         optimizer=Adam(learning_rate=1e-3),
         solver=Broyden(max_evals=7, tol=1e-3),
         eval_solver=Broyden(max_evals=6, tol=1e-3),
@@ -141,7 +150,7 @@ def cifar10_resnet18() -> TrainConfig:
     """ResNet-18 on CIFAR-10 with the usual hyper-parameters; the paper prints none."""
     return TrainConfig(
         model=replace(preset("resnet/18"), stem="cifar"),
-        data=Cifar10(),
+        data=_ALL,
         optimizer=SGD(learning_rate=0.1, weight_decay=5e-4, momentum=0.9, nesterov=True),
         loop=LoopConfig(num_epochs=200, batch_size=128),
         log=LogConfig(every=50, checkpoint_every=1_000),

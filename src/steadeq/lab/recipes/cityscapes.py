@@ -19,7 +19,7 @@ def cityscapes_mdeq_small() -> TrainConfig:
         model=preset("mdeq/cityscapes-small"),
         data=Cityscapes(crop=(512, 1024)),
         optimizer=SGD(learning_rate=0.01, min_learning_rate=1e-6, weight_decay=2e-4, momentum=0.9),
-        # The official stopping rule never triggers at this size: all evaluations are spent.
+        # The official stopping rule never triggers at this size forward; what it does backward was not measured.
         solver=Broyden(max_evals=27, tol=0.0),
         adjoint=Implicit(Broyden(max_evals=30, tol=0.0)),
         warmup=WarmupConfig(num_steps=60_000, depth=3),

@@ -15,7 +15,7 @@ from ..optimizers import Adam
 from .registry import recipe
 
 # One pass over 103 million words, in 60 streams of segments of 150.
-_PAPER_EPOCH = 11_469
+_PAPER_EPOCH = 11_470
 
 
 @recipe("wikitext103-deq-post", scale="paper")
@@ -29,7 +29,7 @@ def wikitext103_deq_post() -> TrainConfig:
         adjoint=Implicit(Broyden(max_evals=35, tol=1e-3)),
         warmup=WarmupConfig(num_steps=32_000, depth=2),
         loop=LoopConfig(num_steps=300_000, batch_size=56),
-        log=LogConfig(every=50, eval_every=5_000, eval_batch_size=16, checkpoint_every=1_000, spectrum_samples=4),
+        log=LogConfig(every=50, eval_every=5_000, eval_batch_size=16, checkpoint_every=1_000),
     )
 
 

@@ -29,7 +29,7 @@ def wikitext2_deq_post_cpu() -> TrainConfig:
         adjoint=Implicit(GMRES(max_evals=30, tol=1e-3)),
         warmup=WarmupConfig(num_steps=50, depth=3),
         loop=LoopConfig(num_steps=1_000, batch_size=16),
-        log=LogConfig(eval_every=200, eval_batch_size=16, spectrum_samples=4, checkpoint_every=100),
+        log=LogConfig(eval_every=200, eval_batch_size=16, checkpoint_every=100),
     )
 
 

@@ -37,10 +37,18 @@ class Evaluator:
     """Stops between batches when it was requested."""
 
     @torch.no_grad()
-    def measure(self, model: nn.Module, dataset: MapDataset, solver: AbstractSolver) -> EvaluationRow:
+    def measure(
+        self, model: nn.Module, dataset: MapDataset, solver: AbstractSolver, *, depth: int | None = None
+    ) -> EvaluationRow:
         """Return loss, metric, and means over samples of residual and evaluations, at a solver's budget.
 
         A text is read in order, each segment with the carry of the one before; all means are over its tokens.
+
+        Args:
+            model: The network.
+            dataset: What it is measured on.
+            solver: How equilibria are found.
+            depth: Apply the cell this often instead of solving for the equilibrium.
         """
         device, adapter = self.process.device, ModelAdapter(model)
         was_training = model.training
@@ -60,7 +68,7 @@ class Evaluator:
                 x, y = (tensor.to(device) for tensor in batch)
                 start = now(device)
                 with torch.autocast(device.type, dtype=self.precision, enabled=self.precision is not None):
-                    answer = adapter(x, carry=carry, solver=solver)
+                    answer = adapter(x, carry=carry, solver=solver, depth=depth)
                 seconds = now(device) - start
                 carry = answer.carry if keeps_carry else None
                 losses = self.task.losses(answer.output, y)
@@ -81,7 +89,7 @@ class Evaluator:
         loss, residual, evals, converged, seconds, count, *totals = numbers
         has_solves = adapter.has_equilibrium
         return EvaluationRow(
-            max_evals=solver.max_evals if has_solves else 0,
+            max_evals=(depth or solver.max_evals) if has_solves else 0,
             loss=loss / count,
             score=self.task.summarize([total / count for total in totals]),
             forward_residual=residual / count if has_solves else None,
@@ -99,18 +107,27 @@ class Evaluator:
         num_samples: int,
         max_products: int,
         seed: int,
+        depth: int | None = None,
     ) -> dict[str, float]:
-        """Return ‖J‖²_F / d and the spectral radius, by Arnoldi and as the paper does, as means over the first samples.
+        """Return ‖J‖²_F / d and the spectral radius, by Arnoldi and as the paper does, as means over some samples.
 
-        The error of the radius is the mean over samples where it is known, if there are any, next to the share of those
+        The samples are spread evenly over the data set; segments of a text have the memory of the segment before. The
+        error of the radius is the mean over samples where it is known, if there are any, next to the share of those
         where it is not. Every process measures the same samples, as they are few.
         """
         was_training = model.training
         model.eval()
         generator = torch.Generator().manual_seed(seed)
-        x, _ = read_samples(dataset, torch.arange(min(num_samples, len(dataset))))
+        adapter = ModelAdapter(model)
+        first = int(is_contiguous(dataset) and len(dataset) > 1)
+        places = torch.linspace(first, len(dataset) - 1, min(num_samples, len(dataset) - first)).round().long()
         with torch.no_grad():
-            eq = ModelAdapter(model)(x.to(self.process.device), solver=solver).equilibrium
+            carry = None
+            for indices in (places - 1, places) if first else (places,):
+                x, _ = read_samples(dataset, indices)
+                answer = adapter(x.to(self.process.device), carry=carry, solver=solver, depth=depth)
+                carry = answer.carry
+        eq = answer.equilibrium
         assert eq is not None
         dim = sum(leaf[0].numel() for leaf in leaves(eq.z))
         norm = frobenius_norm(eq, num_probes=4, generator=generator)

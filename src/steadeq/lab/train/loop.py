@@ -270,6 +270,7 @@ class Trainer:
     def _accumulate(self, settings: StepSettings) -> dict[str, float]:
         """Add up the gradients of the parts of a batch; return means over all parts of all processes."""
         num_parts = self.config.loop.accumulate
+        num_samples = self.reader.num_samples(settings.step)
         total: Tensor | None = None
         for index, part in enumerate(self.parts):
             with self.profile.section("data"):
@@ -280,10 +281,12 @@ class Trainer:
             with nullcontext() if is_last or self.process.world_size == 1 else self.train_step.no_sync():  # pyright: ignore
                 with self.profile.section("model"):
                     result: StepResult = self.train_step(x, y, settings, carry)
+                # One, unless the batch is the last one of an epoch, whose parts may differ in size.
+                weight = len(y) * num_parts * self.process.world_size / num_samples
                 with self.profile.section("products"):
-                    (result.loss / num_parts).backward()
+                    (result.loss * (weight / num_parts)).backward()
             self.carry.propose(index, result.carry)
-            packed = result.pack(must_stop=self.interruption.requested)
+            packed = weight * result.pack(must_stop=self.interruption.requested)
             total = packed if total is None else total + packed
         assert total is not None
         return unpack(self.process.total(total) / self.process.world_size / num_parts, self.task)
@@ -339,15 +342,22 @@ class Trainer:
             self.process.share_buffers(model)
             start = time.perf_counter()
             subject = (model, self.splits.validation, self.config.evaluation_solver)
-            row = self.evaluator.measure(*subject)
+            # As long as training unrolls the cell, evaluations do.
+            warmup = self.config.warmup
+            depth = warmup.depth if self.step < warmup.num_steps else None
+            row = self.evaluator.measure(*subject, depth=depth)
             values = {name: value for name, value in row.named(self.task.metric).items() if value is not None}
             if log.spectrum_samples and ModelAdapter(model).has_equilibrium:
                 seed = derive_seed(self.config.loop.seed, "spectrum", self.step)
                 values |= self.evaluator.measure_spectrum(
-                    *subject, num_samples=log.spectrum_samples, max_products=log.spectrum_products, seed=seed
+                    *subject,
+                    depth=depth,
+                    num_samples=log.spectrum_samples,
+                    max_products=log.spectrum_products,
+                    seed=seed,
                 )
                 # As long as the other regularizer is at work, this one's gamma would only run away.
-                if self.step >= self.config.warmup.num_steps:
+                if depth is None:
                     self.regularizer.observe(spectral_radius=values["spectral_radius"])
             values |= {"epoch": self.step / self.reader.steps_per_epoch, "seconds": time.perf_counter() - start}
         self.evaluated_at, self.evaluation = self.step, values

@@ -33,9 +33,7 @@ class HeadBlock(nn.Module):
             nn.Conv2d(channels, out_channels, 1, bias=False),
             nn.BatchNorm2d(out_channels, affine=False),
         )
-        self.skip = nn.Sequential(
-            nn.Conv2d(in_channels, out_channels, 1, bias=False), nn.BatchNorm2d(out_channels, affine=False)
-        )
+        self.skip = nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, bias=False), nn.BatchNorm2d(out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map a feature map to one of the same resolution."""
@@ -85,7 +83,7 @@ class SegmentationHead(nn.Module):
     def __init__(self, *, channels: Sequence[int], num_classes: int, kernel_size: int = 1) -> None:
         super().__init__()
         width = sum(channels)
-        self.mix = nn.Sequential(nn.Conv2d(width, width, 1), nn.BatchNorm2d(width, momentum=0.01), nn.ReLU())
+        self.mix = nn.Sequential(nn.Conv2d(width, width, 1), nn.BatchNorm2d(width), nn.ReLU())
         self.classifier = nn.Conv2d(width, num_classes, kernel_size, padding=kernel_size // 2)
 
     def forward(self, z: Sequence[Tensor]) -> Tensor:

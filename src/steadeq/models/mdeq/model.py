@@ -269,18 +269,22 @@ class MDEQSegmenter(_AbstractMDEQWithHead):
             channels=config.channels, num_classes=config.num_classes, kernel_size=config.kernel_size
         )
         _initialize(self.head)
+        for part in self.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                # That of the official segmenter, whose batches are small.
+                part.momentum = 0.01
 
     def decode(self, z: Sequence[Tensor]) -> Tensor:
         """Return the logits, at the resolution of the images."""
         logits = self.head(z)
         scale = 2**self.config.num_downsamplings
-        return F.interpolate(logits, scale_factor=scale, mode="bilinear", align_corners=False) if scale > 1 else logits
+        return F.interpolate(logits, scale_factor=scale, mode="bilinear", align_corners=True) if scale > 1 else logits
 
 
 def _initialize(module: nn.Module) -> None:
-    """Draw weights from N(0, 0.01²), as the paper says; normalized weights keep torch's default, as in its code."""
+    """Draw the weights of convolutions from N(0, 0.01²); all others keep torch's default, as in the official code."""
     for part in module.modules():
-        if isinstance(part, (nn.Conv2d, nn.Linear)):
+        if isinstance(part, nn.Conv2d):
             nn.init.normal_(part.weight, std=0.01)
             if part.bias is not None:
                 nn.init.normal_(part.bias, std=0.01)

@@ -56,7 +56,8 @@ class AbstractTransformerConfig(AbstractModelConfig):
     attention_dropout: float = 0.0
     """Probability that an attention weight is dropped, for a whole solve."""
     std: float = 0.01
-    """Standard deviation of the initial entries of tables, projections and injection."""
+    """Standard deviation of the initial entries of tables, projections and injection, and of what a cell that is
+    solved has without weight normalization."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,9 +83,14 @@ class AbstractTransformerConfig(AbstractModelConfig):
         )
         return AdaptiveSoftmax(embedding, tied=self.tied, std=self.std)
 
-    def make_cell(self) -> TransformerCell:
-        """Return a cell, freshly initialized."""
-        return TransformerCell(
+    def make_cell(self, *, std: float | None = None) -> TransformerCell:
+        """Return a cell, freshly initialized.
+
+        Args:
+            std: Standard deviation of weights that are not normalized, whose biases are then zero; by default both are
+                torch's.
+        """
+        cell = TransformerCell(
             features=self.features,
             num_heads=self.num_heads,
             head_features=self.head_features,
@@ -93,6 +99,12 @@ class AbstractTransformerConfig(AbstractModelConfig):
             window=self.window,
             weight_norm=self.weight_norm,
         )
+        for part in cell.modules():
+            if std is not None and isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=std)
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
+        return cell
 
 
 class DEQTransformerLM(AbstractEquilibriumModel):
@@ -139,7 +151,7 @@ class DEQTransformerLM(AbstractEquilibriumModel):
         self.config = config = DEQTransformerLM.Config.resolve(config, fields)
         self.dropout = TransformerDropout(config.dropout, attention=config.attention_dropout)
         self.softmax = config.make_softmax()
-        cell = config.make_cell()
+        cell = config.make_cell(std=config.std)
         self.injection = nn.Linear(config.features, 3 * config.num_heads * cell.attention.head_features)
         nn.init.normal_(self.injection.weight, std=config.std)
         nn.init.zeros_(self.injection.bias)
