@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from steadeq import GMRES, Anderson, Equilibrium, Implicit, JacobianRegularizer, Picard, jacobian_penalty, models
@@ -11,13 +12,13 @@ from steadeq.models import DEQTransformerLM, TiedTransformer, TransformerXL
 from steadeq.nn import WeightNormLinear
 
 COUNTS = {
-    # The paper's 98 and 110 million.
-    "deq-transformer/wt103": 97_851_488,
-    "deq-transformer/wt103-jr": 97_851_488,
-    "deq-transformer/wt103-pre": 97_851_488,
-    "deq-transformer/wt103-pre-jr": 97_851_488,
-    "tied-transformer/wt103": 97_851_488,
-    "transformer-xl/wt103": 110_107_273,
+    # The paper's 98 and 110 million; the official code counts the 159,600 shared entries of the tails' projections twice.
+    "deq-transformer/wt103": 97_691_888,
+    "deq-transformer/wt103-jr": 97_691_888,
+    "deq-transformer/wt103-pre": 97_691_888,
+    "deq-transformer/wt103-pre-jr": 97_691_888,
+    "tied-transformer/wt103": 97_691_888,
+    "transformer-xl/wt103": 109_989_673,
     "deq-transformer/wt2-cpu": 1_034_480,
     "tied-transformer/wt2-cpu": 1_034_480,
     "transformer-xl/wt2-cpu": 1_034_508,
@@ -100,6 +101,15 @@ def test_presets_have_their_number_of_parameters(name, count):
     with torch.device("meta"):
         model = models.create(name)
     assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+def test_without_weight_norm_linear_maps_begin_as_in_the_official_code():
+    model = DEQTransformerLM(vocab_size=50, features=64, num_heads=4, hidden_features=256, weight_norm=False)
+    linear = [part for part in model.cell.modules() if isinstance(part, nn.Linear)]
+    assert len(linear) == 5
+    for part in linear:
+        assert part.weight.std().item() == pytest.approx(0.01, rel=0.05)
+        assert part.bias is None or not part.bias.any()
 
 
 def test_all_presets_are_counted():

@@ -153,10 +153,17 @@ def test_training_and_validation_images_of_cifar_never_overlap(home):
         Cifar10(num_train=18, num_validation=5).load()
 
 
-@pytest.mark.parametrize(("num_train", "num_validation"), [(0, 5), (5, 0), (50_000, 1)])
+@pytest.mark.parametrize(("num_train", "num_validation"), [(0, 5), (5, -1), (50_000, 1)])
 def test_impossible_splits_of_cifar_are_refused(num_train, num_validation):
     with pytest.raises(ValueError, match=r"^num_(train|validation) is .*; .* must be"):
         Cifar10(num_train=num_train, num_validation=num_validation)
+
+
+def test_without_validation_images_the_test_images_are_evaluated_during_training(home):
+    write_cifar(home / "mine" / "cifar-10-batches-bin")
+    splits = Cifar10(num_train=20, num_validation=0).load()
+    assert len(splits.train) == 20
+    assert splits.validation is splits.test
 
 
 @pytest.mark.parametrize("size", [0, 1, 3072, 3073 * 4 - 1])
@@ -195,7 +202,9 @@ def test_augmentation_is_a_shift_and_a_mirror(home):
     assert augmented.shape == plain.shape
     shifts, mirrors = set(), 0
     for image, result in zip(plain, augmented, strict=True):
-        padded = torch.zeros(3, 40, 40)
+        # The border is black, as images are shifted before they are normalized.
+        black = -torch.tensor(Cifar10.mean) / torch.tensor(Cifar10.std)
+        padded = black[:, None, None].expand(3, 40, 40).clone()
         padded[:, 4:36, 4:36] = image
         found = [
             (top, left, is_mirrored)

@@ -113,7 +113,7 @@ def test_missing_data_names_the_place_of_the_debian_package(home):
         FashionMnist().load()
 
 
-@pytest.mark.parametrize(("num_train", "num_validation"), [(0, 2), (2, 0), (60_000, 1)])
+@pytest.mark.parametrize(("num_train", "num_validation"), [(0, 2), (2, -1), (60_000, 1)])
 def test_impossible_splits_are_refused(num_train, num_validation):
     with pytest.raises(ValueError, match=r"^num_(train|validation) is .*; .* must be"):
         FashionMnist(num_train=num_train, num_validation=num_validation)

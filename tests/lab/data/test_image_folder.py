@@ -87,7 +87,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_validation": 0}, "num_validation is 0"),
+        ({"num_validation": -1}, "num_validation is -1"),
         ({"num_workers": -1}, "num_workers is -1"),
         ({"on_corrupt": "ignore"}, "on_corrupt is 'ignore'"),
         ({"interpolation": "nearest"}, "interpolation is 'nearest'"),

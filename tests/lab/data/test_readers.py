@@ -69,10 +69,10 @@ def read(dataset, step, part, *, seed=3, num_parts=2):
 
 @pytest.mark.parametrize("step", [0, 1, 2, 5])
 def test_the_order_and_the_augmentation_are_functions_of_seed_step_and_part(step):
-    order = torch.randperm(10, generator=derive_generator(3, "order", step // 2))
+    order = torch.randperm(10, generator=derive_generator(3, "order", step // 3))
     for part in range(2):
-        begin = 4 * (step % 2) + 2 * part
-        indices = order[begin : begin + 2]
+        # Ten samples in batches of four: those of the last one are as few as its parts.
+        indices = order[4 * (step % 3) :][:4].chunk(2)[part]
         x, y = read(in_memory(), step, part)
         assert y.tolist() == indices.tolist()
         expected = jittered(indices.float()[:, None], derive_generator(3, "augmentation", step, part))
@@ -80,13 +80,21 @@ def test_the_order_and_the_augmentation_are_functions_of_seed_step_and_part(step
     assert not torch.equal(read(in_memory(), step, 0)[0], read(in_memory(), step, 0, seed=4)[0])
 
 
-def test_an_epoch_is_all_full_batches_and_the_next_one_another_order():
+def test_an_epoch_shows_all_samples_once_and_the_next_one_in_another_order():
     reader = open_reader(in_memory(), batch_size=4, num_parts=1, parts=[0], seed=0)
-    assert reader.steps_per_epoch == 2
+    assert reader.steps_per_epoch == 3
+    assert [reader.num_samples(step) for step in range(4)] == [4, 4, 2, 4]
     assert not reader.is_contiguous
-    epochs = [[*reader.get(2 * epoch, 0)[1].tolist(), *reader.get(2 * epoch + 1, 0)[1].tolist()] for epoch in range(2)]
-    assert all(len(set(epoch)) == 8 for epoch in epochs)
+    epochs = [[label for k in range(3) for label in reader.get(3 * e + k, 0)[1].tolist()] for e in range(2)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize(("num_parts", "steps", "sizes"), [(2, 3, [1, 1]), (4, 2, [1, 1, 1, 1])])
+def test_the_last_batch_is_left_out_if_a_part_would_be_empty(num_parts, steps, sizes):
+    reader = open_reader(in_memory(), batch_size=4, num_parts=num_parts, parts=range(num_parts), seed=0)
+    assert reader.steps_per_epoch == steps
+    assert [len(reader.get(steps - 1, part)[1]) for part in range(num_parts)] == sizes
 
 
 def test_what_is_on_disk_is_read_ahead_and_the_same():
@@ -189,12 +197,14 @@ def test_a_text_is_read_in_streams_that_go_on():
     reader = open_reader(text(), batch_size=4, num_parts=2, parts=[0, 1], seed=0)
     assert isinstance(reader, StreamReader)
     assert reader.is_contiguous
-    # Streams of 10 tokens: 9 to predict, of which 5 make a whole segment.
-    assert reader.steps_per_epoch == 1
+    # Streams of 10 tokens: 9 to predict, of which 5 make a whole segment and 4 a shorter one.
+    assert reader.steps_per_epoch == 2
+    assert reader.get(1, 1)[0].tolist() == [[25, 26, 27, 28], [35, 36, 37, 38]]
+    assert reader.num_samples(1) == 4
     x, y = reader.get(0, 1)
     assert x.tolist() == [[20, 21, 22, 23, 24], [30, 31, 32, 33, 34]]
     assert torch.equal(y, x + 1)
-    assert torch.equal(reader.get(3, 1)[0], x)
+    assert torch.equal(reader.get(4, 1)[0], x)
     longer = open_reader(text(83), batch_size=4, num_parts=2, parts=[0, 1], seed=0)
     assert torch.equal(longer.get(1, 0)[0], longer.get(0, 0)[0] + 5)
 
