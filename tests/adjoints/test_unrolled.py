@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from adjoints.cells import EXACT, FORWARD_SOLVERS, TIGHT, TanhCell, energy, largest_error, leaf, matrix, relative_error
 from torch.autograd import gradcheck, gradgradcheck
 
-from steadeq import Anderson, Broyden, NewtonKrylov, Picard, Unrolled, fixed_point
+from steadeq import Anderson, Broyden, NewtonKrylov, OneStep, Picard, Unrolled, fixed_point
 
 each_forward_solver = pytest.mark.parametrize("solver", FORWARD_SOLVERS.values(), ids=FORWARD_SOLVERS)
 
@@ -110,3 +112,21 @@ def test_there_is_no_record_of_a_backward_solve():
     eq = fixed_point(cell, torch.zeros_like(x), x, solver=Picard(max_evals=3), adjoint=Unrolled())
     eq.z.sum().backward()
     assert eq.backward is None
+
+
+@each_forward_solver
+@pytest.mark.parametrize("num_stayed", [1, 3])
+def test_what_is_returned_where_it_started_has_the_gradient_of_one_evaluation(solver, num_stayed):
+    cell, x = TanhCell(5), leaf(3, 5)
+    sources = [*cell.parameters(), x]
+    z0 = torch.zeros_like(x)
+    with torch.no_grad():
+        z0[:num_stayed] = fixed_point(cell, z0, x, solver=TIGHT).z[:num_stayed]
+    eq = fixed_point(cell, z0, x, solver=replace(solver, tol=1e-9), adjoint=Unrolled())
+    assert torch.equal(eq.z[:num_stayed], z0[:num_stayed])
+    one = fixed_point(cell, z0, x, solver=replace(solver, tol=1e-9), adjoint=OneStep())
+    actual = torch.autograd.grad(energy(eq.z[:num_stayed]), sources)
+    assert largest_error(actual, torch.autograd.grad(energy(one.z[:num_stayed]), sources)) < 1e-12
+    assert all(gradient.abs().sum() > 0 for gradient in actual)
+    with torch.no_grad():
+        assert torch.equal(fixed_point(cell, z0, x, solver=replace(solver, tol=1e-9), adjoint=Unrolled()).z, eq.z)

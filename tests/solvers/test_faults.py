@@ -1,6 +1,8 @@
 import dataclasses
 import re
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from problems import affine, mixed, near_critical, tanh_network
@@ -501,3 +503,66 @@ def test_a_tolerance_beyond_the_largest_number_accepts_the_start(solver, dtype):
     assert eq.stats.num_evals.tolist() == [1, 1]
     eq.z.sum().backward()
     assert z0.grad.isfinite().all()
+
+
+class TestReusedMemory:
+    """A map that writes its results into a buffer that it keeps changes what the solver still works with."""
+
+    W = 0.4 * torch.eye(6).roll(1, 0)
+
+    def image(self, z, x):
+        return torch.tanh(z @ self.W + x)
+
+    def keeping(self, how):
+        """Return a map that keeps its buffers; `how` is how it writes to them."""
+        buffer = torch.empty(9, 6)
+        array = np.empty((9, 6), dtype=np.float32)
+
+        def out(z, x):
+            return torch.tanh(z @ self.W + x, out=buffer[: len(z)])
+
+        def copy(z, x):
+            return buffer[: len(z)].copy_(self.image(z, x))
+
+        def untracked(z, x):
+            # As a captured CUDA graph does, whose writing torch does not count either.
+            array[: len(z)] = self.image(z, x).numpy()
+            return torch.from_numpy(array)[: len(z)]
+
+        return {"out": out, "copy": copy, "untracked": untracked}[how]
+
+    @pytest.mark.parametrize("shape", [(9, 6), (9, 2, 3)])
+    @pytest.mark.parametrize("solver", [*SOLVERS, partial(Picard, damping=0.5)])
+    @pytest.mark.parametrize("how", ["out", "copy", "untracked"])
+    def test_is_refused(self, how, solver, shape):
+        f = self.keeping(how)
+
+        def shaped(z, x):
+            return f(z.flatten(1), x).view_as(z)
+
+        with torch.no_grad(), pytest.raises(ValueError, match=r"wrote its result over an earlier one.*clone"):
+            fixed_point(shaped, torch.zeros(shape), torch.randn(9, 6), solver=solver(max_evals=40))
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_is_harmless_where_the_solver_copies(self, solver):
+        f, x = self.keeping("copy"), torch.randn(9, 6)
+        with torch.no_grad():
+            eq = fixed_point(
+                lambda z, x: (f(z[0], x), z[1] / 2), (torch.zeros(9, 6), torch.ones(9, 2)), x, solver=solver(tol=1e-6)
+            )
+        assert eq.stats.converged.all()
+        torch.testing.assert_close(eq.z[0], self.image(eq.z[0], x), rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_maps_that_return_what_they_were_given_are_fine(self, solver):
+        x = torch.randn(9, 6)
+        constant = fixed_point(lambda z, x: x, torch.zeros(9, 6), x, solver=solver())
+        assert torch.equal(constant.z, x)
+        same = fixed_point(lambda z: z, x, solver=solver())
+        assert torch.equal(same.z, x)
+
+    def test_a_clone_is_all_that_it_takes(self):
+        f, x = self.keeping("copy"), torch.randn(9, 6)
+        with torch.no_grad():
+            eq = fixed_point(lambda z, x: f(z, x).clone(), torch.zeros(9, 6), x, solver=Anderson(tol=1e-6))
+        torch.testing.assert_close(eq.z, self.image(eq.z, x), rtol=0, atol=1e-5)

@@ -13,6 +13,7 @@ where the equilibrium is zero, and looks small where the iterates explode.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,6 +42,9 @@ class Evaluator:
         self._is_checked = self._has_compacted = False
         self._rows: Tensor | None = None
         self._whole: Tensor | None = None
+        # Images that are still in use, by where they lie in memory, and how often that had been written to.
+        self._images: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._harmless: set[int] = set()
 
     def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the points as f saw them (rounded to the state's dtypes) and their images, as matrices."""
@@ -54,7 +58,37 @@ class Evaluator:
         layout = self._layout
         state = layout.unpack(z)
         image = self._f(state, *self._inputs) if self._is_checked else self._call_watched(state)
-        return (layout.pack(state) if layout.rounds else z), layout.pack_image(image, z.shape[0])
+        fz = layout.pack_image(image, z.shape[0])
+        self._check_memory(fz, z)
+        return (layout.pack(state) if layout.rounds else z), fz
+
+    def _check_memory(self, fz: Tensor, z: Tensor) -> None:
+        """Refuse an image that lies where an earlier one lies that is still in use, unless that one is as it was.
+
+        A map may well return the same tensor twice, as a constant one does. What the solver has made a copy of may be
+        written over.
+        """
+        if torch._C._functorch.is_functorch_wrapped_tensor(fz):  # pyright: ignore[reportAttributeAccessIssue]
+            return
+        place = fz.untyped_storage().data_ptr()
+        version = -1 if fz.is_inference() else fz._version
+        known = self._images.get(place)
+        earlier = None if known is None else known[0]()
+        if known is not None and earlier is not None and place and place not in self._harmless:
+            if known[1] != version or self._writes_over(earlier, z):
+                raise ValueError(_REUSED)
+            self._harmless.add(place)
+        self._images[place] = weakref.ref(fz), version
+
+    @torch.no_grad()
+    def _writes_over(self, earlier: Tensor, z: Tensor) -> bool:
+        """Return whether an evaluation somewhere else changes what an earlier one returned.
+
+        Not all writing is counted by versions: that of numpy or of a captured CUDA graph is not.
+        """
+        before = earlier.clone()
+        self._f(self._layout.unpack(z + 1), *self._inputs)
+        return not torch.equal(before.nan_to_num(), earlier.nan_to_num())
 
     def _call_watched(self, state: Any) -> Any:
         """Evaluate f for the first time, or for the first time after rows have left, and explain what goes wrong."""
@@ -300,6 +334,12 @@ class Progress:
 def _versions(state: Any) -> list[int]:
     """Return how often each leaf was written to; inference tensors do not tell."""
     return [leaf._version for leaf in leaves(state) if not leaf.is_inference()]
+
+
+_REUSED = (
+    "f wrote its result over an earlier one: it returns a buffer that it keeps, by out=..., a preallocated tensor, a "
+    'captured CUDA graph or torch.compile(mode="reduce-overhead"). Return a new tensor each time, such as a clone.'
+)
 
 
 class _Result(NamedTuple):
