@@ -133,10 +133,16 @@ class CheckpointFolder:
     def load_latest(self) -> Checkpoint | None:
         """Return the latest checkpoint that is whole, naming those that are not; None if there is none at all."""
         damaged: DamagedCheckpointError | None = None
-        for step in reversed(self.steps()):
+        steps = self.steps()
+        for step in reversed(steps):
             try:
                 return self.load(step)
-            except DamagedCheckpointError as error:
+            except (DamagedCheckpointError, InputError) as error:
+                if step not in self.steps():
+                    # The run goes on, and has just replaced it by a later one.
+                    return self.load_latest()
+                if not isinstance(error, DamagedCheckpointError):
+                    raise
                 log.warning("%s Trying the one before it.", error)
                 damaged = error
         if damaged is not None:

@@ -8,8 +8,15 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) -> None:
-    """Write a file so that a crash leaves the old content or the new; FileExistsError if it must be new and is not."""
+    """Write a file so that a crash leaves the old content or the new; FileExistsError if it must be new and is not.
+
+    Links are followed. What is there and is no file, such as a pipe or /dev/null, is written to.
+    """
     content = content.encode() if isinstance(content, str) else content
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir() and not is_new:
+        path.write_bytes(content)
+        return
     # A temporary file beside it takes its place when it is whole.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

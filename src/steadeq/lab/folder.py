@@ -81,13 +81,19 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from training in the same folder; the lock dies with the process."""
+        path = self.path / ".lock"
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise InputError(f"{path} is no plain file; remove it.")
         try:
-            file = (self.path / ".lock").open("w")
+            # Not through a link, should there be one by now, and without touching what is in the file.
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise InputError(f"The run's folder {self.path} cannot be written: {error.strerror}.") from error
-        with file:
+        try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise InputError(f"Another process is training in {self.path}.") from error
             yield
+        finally:
+            os.close(handle)

@@ -290,3 +290,19 @@ def test_what_a_crash_left_half_written_is_no_checkpoint_and_is_cleaned_up(tmp_p
     assert checkpoints.steps() == [4]
     checkpoints.save(make_checkpoint(8))
     assert sorted(entry.name for entry in checkpoints.path.iterdir()) == ["step-00000004", "step-00000008"]
+
+
+def test_who_reads_while_the_only_checkpoint_is_replaced_gets_the_later_one(tmp_path, monkeypatch):
+    folder = CheckpointFolder(tmp_path, keep=1)
+    folder.save(make_checkpoint(1))
+    load = CheckpointFolder.load
+
+    def replaced_before(self, step):
+        if step == 1:
+            self.save(make_checkpoint(2))
+        return load(self, step)
+
+    monkeypatch.setattr(CheckpointFolder, "load", replaced_before)
+    found = folder.load_latest()
+    assert found is not None
+    assert found.step == 2

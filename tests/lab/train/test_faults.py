@@ -357,3 +357,55 @@ def test_metrics_are_json_even_where_numbers_are_not_finite(tmp_path):
     records = [json.loads(line, parse_constant=refuse) for line in folder.metrics_path.read_text().splitlines()]
     assert [record["event"] for record in records[-2:]] == ["evaluation", "finished"]
     assert records[-2]["loss"] is None
+
+
+# What was left behind
+
+
+def test_a_run_never_goes_past_its_end(path, capfd):
+    config = json.loads((path / "config.json").read_text())
+    config["loop"]["num_steps"] = 3
+    (path / "config.json").write_text(json.dumps(config))
+    before = snapshot(path)
+    assert main(["train", "--resume", "--out", str(path)]) == 2
+    assert "of step 4, beyond the last step of the run (3)" in capfd.readouterr().err
+    assert snapshot(path) == before
+
+
+@pytest.mark.parametrize("target", ["file", "missing"])
+def test_a_lock_that_is_a_link_is_refused_and_its_target_is_left_alone(target, path, tmp_path, capfd):
+    other = tmp_path / "other"
+    if target == "file":
+        other.write_text("precious")
+    (path / ".lock").unlink(missing_ok=True)
+    (path / ".lock").symlink_to(other)
+    assert main(["train", "--resume", "--out", str(path)]) == 2
+    assert f"{path / '.lock'} is no plain file" in capfd.readouterr().err
+    assert other.read_text() == "precious" if target == "file" else not other.exists()
+
+
+def test_what_is_in_a_lock_stays_there(path):
+    (path / ".lock").write_text("note")
+    with RunFolder(path).lock():
+        pass
+    assert (path / ".lock").read_text() == "note"
+
+
+def test_lines_that_cannot_be_read_are_kept_aside_and_cost_no_others(path, whole, caplog):
+    lines = (path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    damaged = b"".join([lines[0], b"\xff" + lines[1][1:], *lines[2:]])
+    (path / "metrics.jsonl").write_bytes(damaged)
+    train(CONFIG, path)
+    assert (path / "metrics.1.jsonl").read_bytes() == damaged
+    assert "lines that cannot be read (2); it is kept as metrics.1.jsonl" in caplog.text
+    steps = [line["step"] for line in metrics_of(path) if line["event"] == "train"]
+    assert steps == [1, *range(3, 13)]
+
+
+def test_metrics_of_a_run_that_lost_its_checkpoints_are_kept_aside(path, whole, caplog):
+    before = (path / "metrics.jsonl").read_bytes()
+    shutil.rmtree(path / "checkpoints")
+    train(CONFIG, path)
+    assert (path / "metrics.1.jsonl").read_bytes() == before
+    assert "There is no checkpoint" in caplog.text
+    assert_same(final_state(path), whole)

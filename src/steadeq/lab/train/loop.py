@@ -156,6 +156,11 @@ class Trainer:
         self.carry.load_state_dict(state["carry"])
         for name in _SAVED:
             setattr(self, name, state[name])
+        if self.step > self.num_steps:
+            raise InputError(
+                f"The checkpoint in {self.folder.path} is of step {self.step}, beyond the last step of the run "
+                f"({self.num_steps}): its config or its data is no longer what it was trained with."
+            )
         self._saved_at = self.step
 
     def train(self) -> dict[str, float]:
@@ -200,7 +205,7 @@ class Trainer:
     @property
     def is_finished(self) -> bool:
         """Whether all steps are made and the last one is evaluated."""
-        return self.step == self.num_steps and self.evaluated_at == self.step
+        return self.step >= self.num_steps and self.evaluated_at == self.step
 
     def _open_log(self) -> None:
         if not self.process.is_main:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import math
 import os
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +21,8 @@ import torch
 
 from ..errors import InputError, RunError
 from ..files import write_atomically
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -61,22 +66,32 @@ class MetricsLog:
     def rewind(path: Path, *, step: int, evaluated_at: int) -> None:
         """Forget what was recorded by a run after the checkpoint from which it goes on.
 
-        The step of the last evaluation, `evaluated_at`, may be earlier than that of one that was due.
+        A file with lines that cannot be read, other than a last one that a crash cut off, is kept under another name,
+        and so is that of a run whose checkpoints are lost.
+
+        Args:
+            path: The file.
+            step: Step of the checkpoint; 0 if there is none.
+            evaluated_at: Step of the last evaluation, which may be earlier than that of one that was due.
         """
         if not path.is_file():
             return
-        kept = []
-        # Whatever a crash left behind, such as half a line, ends what can be read.
-        for line in path.read_text(errors="replace").splitlines():
+        kept, damaged = [], []
+        lines = path.read_text(errors="replace").splitlines()
+        for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
-                if record["step"] > (evaluated_at if record["event"] == "evaluation" else step):
-                    break
-                if record["event"] == "finished":
-                    continue  # which is written anew when the run is through
-            except (ValueError, KeyError, TypeError):
-                break
-            kept.append(line + "\n")
+                is_later = record["step"] > (evaluated_at if record["event"] == "evaluation" else step)
+                # The last line is written anew when the run is through.
+                if not is_later and record["event"] != "finished":
+                    kept.append(line + "\n")
+            except (ValueError, KeyError, TypeError, RecursionError):
+                if number < len(lines):
+                    damaged.append(number)
+        if damaged:
+            _set_aside(path, f"{path} has lines that cannot be read ({', '.join(map(str, damaged[:5]))})")
+        elif step == 0 and lines:
+            _set_aside(path, f"There is no checkpoint, and {path} would begin anew")
         write_atomically(path, "".join(kept))
 
     def write(self, event: str, step: int, values: dict[str, Any]) -> None:
@@ -114,6 +129,14 @@ class MetricsLog:
         except OSError as error:
             message = f"{self._path} could not be written ({error.strerror}); the checkpoints are intact."
             raise RunError(message) from error
+
+
+def _set_aside(path: Path, reason: str) -> None:
+    """Keep a copy of a file under a name that is not taken, and say so."""
+    copies = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
+    copy = next(copy for copy in copies if not copy.exists())
+    shutil.copyfile(path, copy)
+    log.warning("%s; it is kept as %s.", reason, copy.name)
 
 
 def peak_memory(device: torch.device) -> float:
