@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from steadeq import Equilibrium, frobenius_norm
+from steadeq.jacobian._products import ScaledJacobian
 from steadeq.jacobian.frobenius import _student_quantile
 
 
@@ -55,6 +56,101 @@ def test_a_single_probe_says_that_its_error_is_unknown():
     )
 
 
+class TestHutchPlusPlus:
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    @pytest.mark.parametrize(("rank", "num_probes"), [(1, 3), (1, 8), (5, 15), (5, 16), (20, 60)])
+    def test_it_is_exact_for_a_rank_of_up_to_a_third_of_the_probes(self, rank, num_probes, dtype):
+        M = torch.randn(3, 40, rank, dtype=dtype) @ torch.randn(3, rank, 40, dtype=dtype)
+        eq = Equilibrium.at(linear, torch.zeros(3, 40, dtype=dtype), M)
+        estimate = frobenius_norm(eq, method="hutch++", num_probes=num_probes)
+        off = (estimate.value - torch.linalg.matrix_norm(M)).abs()
+        assert (off <= 10 * torch.finfo(dtype).eps * estimate.value).all()
+        assert (off <= estimate.error).all()
+        if num_probes >= 8:
+            assert (estimate.error <= 1e-4 * estimate.value).all()
+
+    def test_signs_in_a_sparse_jacobian_do_not_spoil_the_exact_part(self):
+        # Two vectors of signs are dependent on two coordinates for every second sample.
+        scale = torch.tensor([1.0, 1.0] + [0.0] * 10)
+        eq = Equilibrium.at(lambda z: z * scale, torch.zeros(64, 12))
+        found = frobenius_norm(eq, method="hutch++", num_probes=8, probe="rademacher")
+        torch.testing.assert_close(found.value, torch.full((64,), math.sqrt(2)))
+
+    @pytest.mark.parametrize("probe", ["rademacher", "gaussian"])
+    @pytest.mark.parametrize("num_probes", [8, 16, 48])
+    @pytest.mark.parametrize("rank", [3, 18, 40])
+    def test_its_intervals_have_their_rate_at_every_rank(self, rank, num_probes, probe):
+        M = torch.randn(40, rank, dtype=torch.float64) @ torch.randn(rank, 40, dtype=torch.float64)
+        eq = Equilibrium.at(lambda z: z @ M.T, torch.zeros(2000, 40, dtype=M.dtype))
+        estimate = frobenius_norm(eq, method="hutch++", num_probes=num_probes, probe=probe)
+        covered = ((estimate.value - torch.linalg.matrix_norm(M)).abs() <= estimate.error).double().mean()
+        assert covered == 1 if rank <= num_probes // 3 else 0.94 <= covered <= 0.99
+
+    def test_its_square_is_unbiased(self):
+        M = torch.randn(30, 30, dtype=torch.float64) * 0.8 ** torch.arange(30)
+        eq = Equilibrium.at(lambda z: z @ M.T, torch.zeros(4000, 30, dtype=M.dtype))
+        squares = frobenius_norm(eq, method="hutch++", num_probes=9).value.square()
+        assert abs(squares.mean() - M.square().sum()) < 4 * squares.std() / math.sqrt(4000)
+
+    def test_it_beats_hutchinson_where_singular_values_fall_and_not_where_they_are_equal(self):
+        # Singular values of one over j squared, turned so that signs have no advantage; and those of a random matrix.
+        Q = torch.linalg.qr(torch.randn(2, 60, 60, dtype=torch.float64))[0]
+        falling = Q[0] @ torch.diag(torch.arange(1.0, 61, dtype=torch.float64) ** -2) @ Q[1]
+        level = torch.randn(60, 60, dtype=torch.float64)
+
+        def error(M, method):
+            eq = Equilibrium.at(lambda z: z @ M.T, torch.zeros(500, 60, dtype=M.dtype))
+            value = frobenius_norm(eq, method=method, num_probes=24).value
+            return (value / torch.linalg.matrix_norm(M) - 1).square().mean().sqrt().item()
+
+        assert error(falling, "hutch++") < 0.01 * error(falling, "hutchinson")
+        assert error(level, "hutch++") < 2 * error(level, "hutchinson")
+
+    @pytest.mark.parametrize("num_probes", [3, 4, 16, 50])
+    @pytest.mark.parametrize("dim", [1, 4, 40])
+    def test_it_spends_as_many_products_as_it_says(self, num_probes, dim, monkeypatch):
+        calls = []
+        for name in ("vjp", "jvp"):
+            plain = getattr(ScaledJacobian, name)
+            monkeypatch.setattr(ScaledJacobian, name, lambda self, v, plain=plain: calls.append(v) or plain(self, v))
+        estimate = frobenius_norm(
+            Equilibrium.at(torch.cos, torch.ones(2, dim)), method="hutch++", num_probes=num_probes
+        )
+        assert len(calls) == estimate.num_products == num_probes
+
+    def test_a_nan_jacobian_is_reported_and_leaves_its_neighbors_alone(self):
+        M = matrices(batch=3)
+        broken = M.clone()
+        broken[1, 0, 0] = math.nan
+        found, clean = (
+            frobenius_norm(
+                Equilibrium.at(linear, torch.zeros(3, 12, dtype=M.dtype), matrix),
+                method="hutch++",
+                generator=torch.Generator().manual_seed(0),
+            )
+            for matrix in (broken, M)
+        )
+        assert found.error[1].isinf()
+        assert torch.equal(found.value[[0, 2]], clean.value[[0, 2]])
+        assert torch.equal(found.error[[0, 2]], clean.error[[0, 2]])
+
+    def test_a_zero_jacobian_has_norm_and_error_zero(self):
+        estimate = frobenius_norm(Equilibrium.at(lambda z: 0 * z, torch.ones(2, 3)), method="hutch++")
+        assert estimate.value.tolist() == estimate.error.tolist() == [0, 0]
+
+    @pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e15, 1e30])
+    def test_it_does_not_depend_on_the_scale_of_the_jacobian(self, scale):
+        M, z = matrices(dtype=torch.float32), torch.zeros(4, 12)
+        found, expected = (
+            frobenius_norm(
+                Equilibrium.at(linear, z, M * factor), method="hutch++", generator=torch.Generator().manual_seed(0)
+            )
+            for factor in (scale, 1)
+        )
+        torch.testing.assert_close(found.value / scale, expected.value)
+        torch.testing.assert_close(found.error / scale, expected.error, rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 8, 15, 60])
 def test_student_quantile_agrees_with_scipy(degrees):
     scipy_stats = pytest.importorskip("scipy.stats")
@@ -66,6 +162,8 @@ def test_student_quantile_agrees_with_scipy(degrees):
     [
         ({"num_probes": 0}, "num_probes is 0; it must be an integer >= 1"),
         ({"probe": "uniform"}, "probe is 'uniform'; it must be one of 'rademacher', 'gaussian', 'sphere'"),
+        ({"method": "xtrace"}, r"method is 'xtrace'; it must be one of 'hutchinson', 'hutch\+\+'"),
+        ({"method": "hutch++", "num_probes": 2}, "num_probes is 2; it must be an integer >= 3"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

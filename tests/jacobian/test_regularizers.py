@@ -8,10 +8,14 @@ from steadeq import (
     Anderson,
     ClosedLoop,
     Equilibrium,
+    Increments,
     JacobianRegularizer,
     Linear,
+    OperatorNormRegularizer,
     StopAfter,
     jacobian_penalty,
+    operator_norm,
+    operator_norm_penalty,
 )
 
 
@@ -47,6 +51,12 @@ def test_tau_depends_on_seed_and_step_alone():
     assert [first.tau(step) for step in range(50)] == [second.tau(step) for step in range(50)]
     other = JacobianRegularizer(weight=1.0, probability=0.5, seed=8)
     assert [first.tau(step) for step in range(50)] != [other.tau(step) for step in range(50)]
+
+
+def test_tau_draws_what_it_always_drew():
+    # Published runs had their penalty at these steps.
+    regularizer = JacobianRegularizer(weight=1.0, probability=0.4)
+    assert [step for step in range(40) if regularizer.tau(step)] == [0, 6, 14, 18, 21, 22, 24, 26, 28, 30, 32, 36, 39]
 
 
 @pytest.mark.parametrize(("probability", "applied"), [(0.0, 0), (1.0, 100)])
@@ -208,10 +218,128 @@ def test_fields_are_keywords_and_may_be_changed():
         (JacobianRegularizer(schedule=Linear(end=1.0)), True),
         (JacobianRegularizer(schedule=ClosedLoop()), True),
         (JacobianRegularizer(weight=1.0, schedule=StopAfter(epoch=0)), False),
+        (JacobianRegularizer(weight=1.0, probability=0.0, probability_schedule=Linear(end=0.5)), True),
+        (JacobianRegularizer(probability=0.0, probability_schedule=Linear(end=0.5)), False),
+        (JacobianRegularizer(weight=1.0, probability_schedule=StopAfter(step=0)), False),
+        (OperatorNormRegularizer(weight=1.0), True),
     ],
 )
 def test_it_says_whether_there_is_a_penalty_at_some_step(regularizer, is_active):
     assert regularizer.is_active == is_active
+
+
+class TestProbabilitySchedule:
+    ramp = Linear(end=0.8, num_steps=1000)
+
+    def test_p_moves_with_the_step(self):
+        regularizer = JacobianRegularizer(weight=1.0, probability=0.2, probability_schedule=self.ramp)
+        found = [regularizer.probability_at(step) for step in (0, 500, 1000, 5000)]
+        assert found == pytest.approx([0.2, 0.5, 0.8, 0.8])
+
+    def test_as_many_steps_have_the_penalty_as_p_says_then(self):
+        regularizer = JacobianRegularizer(
+            weight=1.0, probability=0.0, probability_schedule=Linear(end=1.0, num_steps=9000)
+        )
+        taus = torch.tensor([float(regularizer.tau(step)) for step in range(9000)]).view(3, 3000)
+        # Three standard errors of a count.
+        assert taus.mean(dim=1).tolist() == pytest.approx([1 / 6, 1 / 2, 5 / 6], abs=0.03)
+
+    def test_a_larger_p_only_adds_steps(self):
+        constant = JacobianRegularizer(weight=1.0, probability=0.2)
+        rising = JacobianRegularizer(weight=1.0, probability=0.2, probability_schedule=self.ramp)
+        before, after = ({step for step in range(1000) if r.tau(step)} for r in (constant, rising))
+        assert before < after
+
+    def test_tau_depends_on_seed_and_step_alone(self):
+        first = JacobianRegularizer(weight=1.0, probability=0.2, probability_schedule=self.ramp, seed=3)
+        backwards = [first.tau(step) for step in reversed(range(200))]
+        first.observe(residual=1.0)
+        other = JacobianRegularizer(weight=9.0, probability=0.2, probability_schedule=self.ramp, seed=3)
+        assert [other.tau(step) for step in range(200)] == backwards[::-1]
+
+    @pytest.mark.parametrize(
+        ("schedule", "late"),
+        [
+            (Increments(increment=0.3, every=10), 1.0),
+            (Increments(increment=-0.3, every=10), 0.0),
+            (Linear(end=3.0, num_steps=10), 1.0),
+            (Increments(increment=0.3, every=10, maximum=0.9), 0.9),
+            (StopAfter(step=30), 0.0),
+        ],
+    )
+    def test_p_stays_a_probability(self, schedule, late):
+        regularizer = JacobianRegularizer(weight=1.0, probability=0.5, probability_schedule=schedule)
+        assert all(0 <= regularizer.probability_at(step) <= 1 for step in range(100))
+        assert regularizer.probability_at(99) == late
+
+    def test_no_penalty_is_evaluated_where_p_is_zero(self):
+        def f(z):
+            raise AssertionError("evaluated")
+
+        regularizer = JacobianRegularizer(weight=1.0, probability_schedule=StopAfter(step=5))
+        assert all(regularizer(Equilibrium.at(f, torch.ones(1, 2)), step=step).item() == 0 for step in range(5, 30))
+        assert not regularizer.is_applied(5)
+        assert regularizer.is_applied(4)
+
+    def test_a_run_fills_in_its_lengths(self):
+        regularizer = JacobianRegularizer(
+            weight=1.0, probability=0.0, schedule=Linear(end=2.0), probability_schedule=Linear(end=1.0, begin=20)
+        )
+        own = regularizer.for_run(num_steps=120, steps_per_epoch=10)
+        assert [own.probability_at(step) for step in (0, 20, 70, 120)] == pytest.approx([0, 0, 0.5, 1])
+        assert own.gamma(60) == pytest.approx(1.5)
+        with pytest.raises(ValueError, match=r"^num_steps is None; .*\.$"):
+            regularizer.tau(0)
+
+    @pytest.mark.parametrize("schedule", [ClosedLoop(), StopAfter(step=5, schedule=ClosedLoop())])
+    def test_a_closed_loop_is_refused(self, schedule):
+        with pytest.raises(ValueError, match=r"^probability_schedule is .*; it must not be a closed loop, .*\.$"):
+            JacobianRegularizer(weight=1.0, probability_schedule=schedule)
+
+    def test_what_is_no_schedule_is_refused(self):
+        with pytest.raises(TypeError, match=r"^probability_schedule is 0.5; it must be a steadeq schedule, such as"):
+            JacobianRegularizer(weight=1.0, probability_schedule=0.5)
+
+    def test_it_goes_together_with_a_closed_loop_on_the_weight(self):
+        regularizer = JacobianRegularizer(
+            weight=1.0, probability=0.2, schedule=ClosedLoop(target=0.1), probability_schedule=self.ramp
+        )
+        regularizer.observe(residual=0.3)
+        assert regularizer.gamma(0) > 1
+        assert regularizer.probability_at(500) == pytest.approx(0.5)
+
+
+class TestOperatorNormRegularizer:
+    def test_the_term_is_weight_times_the_penalty_on_sigma(self):
+        M = torch.randn(6, 6)
+        eq = Equilibrium.at(lambda z: z @ M.T, torch.ones(2, 6))
+        seeded = [torch.Generator().manual_seed(3) for _ in range(2)]
+        term = OperatorNormRegularizer(weight=3.0, num_steps=2)(eq, step=0, generator=seeded[0])
+        torch.testing.assert_close(term, 3 * operator_norm_penalty(eq, num_steps=2, generator=seeded[1]))
+
+    def test_it_draws_the_same_steps_as_the_other(self):
+        kinds = (JacobianRegularizer, OperatorNormRegularizer)
+        first, second = ([kind(weight=1.0, probability=0.3, seed=2).tau(s) for s in range(60)] for kind in kinds)
+        assert first == second
+
+    def test_descent_on_it_lowers_the_largest_singular_value_and_spares_the_others(self):
+        W = torch.diag(torch.tensor([3.0, 1.0, 0.8, 0.5], dtype=torch.float64)).requires_grad_()
+        regularizer = OperatorNormRegularizer(weight=1.0, num_steps=20)
+        optimizer = torch.optim.SGD([W], lr=0.05)
+        eq = Equilibrium.at(lambda z: z @ W.T, torch.zeros(1, 4, dtype=W.dtype))
+        for step in range(10):
+            optimizer.zero_grad()
+            regularizer(eq, step=step).backward()
+            optimizer.step()
+        # Each step multiplies it by 1 - 2 lr.
+        assert operator_norm(eq).value.item() == pytest.approx(3 * 0.9**10, rel=1e-3)
+        assert torch.linalg.svdvals(W.detach())[1:].tolist() == pytest.approx([1.0, 0.8, 0.5], rel=1e-4)
+
+    def test_bad_arguments_are_named(self):
+        with pytest.raises(ValueError, match="num_steps is 0; it must be an integer >= 1"):
+            OperatorNormRegularizer(weight=1.0, num_steps=0)
+        with pytest.raises(ValueError, match=r"probability is 2; it must be in \[0, 1\]"):
+            OperatorNormRegularizer(weight=1.0, probability=2)
 
 
 class TestForRun:

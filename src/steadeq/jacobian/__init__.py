@@ -2,8 +2,8 @@
 
 from ._products import Estimate, Probe
 from .frobenius import frobenius_norm
-from .penalty import jacobian_penalty
-from .regularizers import AbstractRegularizer, JacobianRegularizer
+from .penalty import jacobian_penalty, operator_norm_penalty
+from .regularizers import AbstractRegularizer, JacobianRegularizer, OperatorNormRegularizer
 from .schedules import AbstractSchedule, ClosedLoop, Constant, Increments, Linear, StopAfter
 from .spectrum import operator_norm, spectral_radius
 
@@ -16,10 +16,12 @@ __all__ = [
     "Increments",
     "JacobianRegularizer",
     "Linear",
+    "OperatorNormRegularizer",
     "Probe",
     "StopAfter",
     "frobenius_norm",
     "jacobian_penalty",
     "operator_norm",
+    "operator_norm_penalty",
     "spectral_radius",
 ]

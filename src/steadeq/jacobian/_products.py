@@ -114,3 +114,9 @@ class Probes:
         if self._probe == "sphere":
             sample *= math.sqrt(sample.shape[1]) / torch.linalg.vector_norm(sample, dim=1, keepdim=True)
         return sample.to(self._like.device)
+
+
+def random_units(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return a (B, D) matrix whose rows are random unit vectors."""
+    start = Probes(like, 1, "gaussian", generator).draw()
+    return start / torch.linalg.vector_norm(start, dim=1, keepdim=True)

@@ -1,8 +1,8 @@
 """Regularizers: how strong a penalty is, how often it is applied, and for how long.
 
-The weight gamma follows a schedule, and the penalty is applied on a random part of the steps (the paper's tau and p).
-The paper leaves adaptive weights to future work; `ClosedLoop` is such a scheme: it holds a residual or a spectral
-radius at a target by moving gamma.
+The penalty is applied on a random part of the steps (the paper's tau and p), and its weight gamma and p follow a
+schedule each. The paper leaves adaptive weights to future work; `ClosedLoop` is such a scheme: it holds a residual or a
+spectral radius at a target by moving gamma.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .._internal.unsupported import outside_of_graphs
 from .._internal.validation import check_choice, check_count, check_not_negative, check_probability
 from ..equilibrium import Equilibrium
 from ._products import Probe, check_equilibrium
-from .penalty import jacobian_penalty
+from .penalty import jacobian_penalty, operator_norm_penalty
 from .schedules import AbstractSchedule, Constant, State
 
 _R = TypeVar("_R", bound="AbstractRegularizer")
@@ -37,19 +37,27 @@ class AbstractRegularizer(ABC):
     weight: float = 0.0
     """gamma, or where its schedule begins; 0 with a constant schedule is no penalty at all."""
     probability: float = 1.0
-    """p: the part of the steps on which the penalty is applied."""
+    """p: the part of the steps on which the penalty is applied, or where its schedule begins."""
     schedule: AbstractSchedule = Constant()  # noqa: RUF009 (frozen)
     """How gamma moves."""
     seed: int = 0
     """Seed of tau, the draw that decides which steps have the penalty."""
+    probability_schedule: AbstractSchedule = Constant()  # noqa: RUF009 (frozen)
+    """How p moves; no closed loop."""
     _state: State = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_not_negative("weight", self.weight)
         check_probability("probability", self.probability)
-        schedule: Any = self.schedule
-        if not isinstance(schedule, AbstractSchedule):
-            raise TypeError(f"schedule is {schedule!r}; it must be a steadeq schedule, such as Linear(end=2.0).")
+        for name, example in (("schedule", "Linear(end=2.0)"), ("probability_schedule", "Linear(end=0.5)")):
+            schedule: Any = getattr(self, name)
+            if not isinstance(schedule, AbstractSchedule):
+                raise TypeError(f"{name} is {schedule!r}; it must be a steadeq schedule, such as {example}.")
+        if self.probability_schedule.observed is not None:
+            raise ValueError(
+                f"probability_schedule is {self.probability_schedule!r}; it must not be a closed loop, as p depends on "
+                "the step alone: close the loop on the weight, by `schedule`."
+            )
         self._state = self.schedule.start(self.weight)
 
     @abstractmethod
@@ -111,9 +119,21 @@ class AbstractRegularizer(ABC):
         """Return the weight at a step."""
         return self.schedule.weight(self.weight, step, self._state)
 
+    def probability_at(self, step: int) -> float:
+        """Return p at a step.
+
+        A schedule that leaves [0, 1] stays at the end that it reached: increments have no end of their own, and a long
+        run should not fail for that once they get to 1.
+        """
+        return min(max(self.probability_schedule.weight(self.probability, step), 0.0), 1.0)
+
     def tau(self, step: int) -> bool:
-        """Return whether the penalty is drawn at a step, whatever its weight."""
-        return random.Random(f"{self.seed}/{step}").random() < self.probability
+        """Return whether the penalty is drawn at a step, whatever its weight.
+
+        The number that is drawn does not depend on p: a larger p adds steps to those that have a penalty, and takes
+        none of them away.
+        """
+        return random.Random(f"{self.seed}/{step}").random() < self.probability_at(step)
 
     def is_applied(self, step: int) -> bool:
         """Return whether a step has a penalty: its weight is not zero, and tau is 1."""
@@ -121,8 +141,8 @@ class AbstractRegularizer(ABC):
 
     @property
     def is_active(self) -> bool:
-        """Whether there is a penalty at some step."""
-        return self.probability > 0 and self.schedule.is_active(self.weight)
+        """Whether there can be a penalty: neither gamma nor p is zero throughout."""
+        return self.probability_schedule.is_active(self.probability) and self.schedule.is_active(self.weight)
 
     def observe(self, *, residual: float | Tensor | None = None, spectral_radius: float | Tensor | None = None) -> None:
         """Correct gamma after a measurement; does nothing for schedules that are not closed loops.
@@ -147,7 +167,12 @@ class AbstractRegularizer(ABC):
             steps_per_epoch: Steps of one pass over the data.
             seed: Seed of the run, which is added to the regularizer's own.
         """
-        return replace(self, schedule=self.schedule.for_run(num_steps, steps_per_epoch), seed=self.seed + seed)
+        return replace(
+            self,
+            schedule=self.schedule.for_run(num_steps, steps_per_epoch),
+            probability_schedule=self.probability_schedule.for_run(num_steps, steps_per_epoch),
+            seed=self.seed + seed,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs."""
@@ -183,3 +208,23 @@ class JacobianRegularizer(AbstractRegularizer):
     def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the estimate of ‖J‖²_F / d, as a mean over the batch."""
         return jacobian_penalty(eq, num_probes=self.num_probes, probe=self.probe, generator=generator)
+
+
+@dataclass(kw_only=True)
+class OperatorNormRegularizer(AbstractRegularizer):
+    """A penalty on the Jacobian's largest singular value: the alternative that the paper argues against.
+
+    It bounds the spectral radius more tightly than the Frobenius norm does, for several times the cost: see
+    `operator_norm_penalty`.
+    """
+
+    num_steps: int = 5
+    """Steps of the power method; each costs a product with J and one with its transpose."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("num_steps", self.num_steps)
+
+    def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return the estimate of sigma(J)², as a mean over the batch."""
+        return operator_norm_penalty(eq, num_steps=self.num_steps, generator=generator)

@@ -1,4 +1,4 @@
-"""Schedules: how the weight of a penalty moves while a model is trained."""
+"""Schedules: how the weight of a penalty, or its probability, moves while a model is trained."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ State = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class AbstractSchedule(ABC):
-    """How the weight of a penalty moves with the training step."""
+    """How a number moves with the training step: the weight of a penalty, or the probability that it is applied."""
 
     @abstractmethod
     def weight(self, initial: float, step: int, state: State = ()) -> float:
         """Return the weight at a step.
 
         Args:
-            initial: The regularizer's own weight.
+            initial: The regularizer's own weight, or its probability.
             step: The training step.
             state: What `start` and `observe` returned, for schedules that answer to measurements.
         """

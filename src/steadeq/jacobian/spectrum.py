@@ -18,7 +18,7 @@ from .._internal.unsupported import outside_of_graphs
 from .._internal.validation import check_choice, check_count
 from ..equilibrium import Equilibrium
 from ..solvers._krylov import Arnoldi, unit
-from ._products import Estimate, Probes, ScaledJacobian, linearize
+from ._products import Estimate, ScaledJacobian, linearize, random_units
 
 Method = Literal["arnoldi", "power", "rayleigh"]
 
@@ -79,7 +79,7 @@ def spectral_radius(
     _check_tol(tol)
     check_choice("method", method, get_args(Method))
     linearization = linearize(eq)
-    point, start = ScaledJacobian(linearization), _random_units(linearization.fz, generator)
+    point, start = ScaledJacobian(linearization), random_units(linearization.fz, generator)
     with torch.no_grad(), without_autocast(linearization.layout):
         if method == "arnoldi":
             return _arnoldi_radius(point, start, max_products, tol, memory)
@@ -114,7 +114,7 @@ def operator_norm(
     check_count("max_products", max_products, minimum=2)
     _check_tol(tol)
     linearization = linearize(eq)
-    point, start = ScaledJacobian(linearization), _random_units(linearization.fz, generator)
+    point, start = ScaledJacobian(linearization), random_units(linearization.fz, generator)
     with torch.no_grad(), without_autocast(linearization.layout):
         return _lanczos_norm(point, start, max_products, tol)
 
@@ -122,11 +122,6 @@ def operator_norm(
 def _check_tol(tol: float) -> None:
     if not tol >= 0:
         raise ValueError(f"tol is {tol!r}; it must be >= 0.")
-
-
-def _random_units(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    start = Probes(like, 1, "gaussian", generator).draw()
-    return start / torch.linalg.vector_norm(start, dim=1, keepdim=True)
 
 
 def _arnoldi_radius(point: ScaledJacobian, start: Tensor, max_products: int, tol: float, memory: int) -> Estimate:

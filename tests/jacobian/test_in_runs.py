@@ -1,0 +1,91 @@
+"""Schedules of p and penalties on sigma, through config.json, the command line, and interrupted runs."""
+
+import json
+
+import pytest
+from lab.train.runs import Crash, assert_same, events_of, final_state, tiny_config, train, train_until
+
+from steadeq import Increments, JacobianRegularizer, Linear, OperatorNormRegularizer, StopAfter
+from steadeq.lab.cli.main import main
+from steadeq.lab.folder import RunFolder
+from steadeq.lab.runs import RunRecord
+from steadeq.lab.serialization import command_line, config_from_json, config_to_json
+
+SHORT = ("--loop.num-steps", "8", "--log.eval-every", "8", "--log.spectrum-samples", "0", "--log.every", "1")
+
+
+def applied(path):
+    """Return the steps, from 0, that had a penalty."""
+    return [line["step"] - 1 for line in events_of(path, "train") if line.get("jacobian_norm") is not None]
+
+
+def test_a_schedule_of_p_is_an_option_of_the_command_and_part_of_the_config(tmp_path, capfd):
+    path = tmp_path / "run"
+    options = ("--regularizer.probability-schedule", "Linear", "--regularizer.probability-schedule.end", "0.5")
+    assert main(["train", "digits-jr", *options, *SHORT, "--out", str(path)]) == 0
+    stored = json.loads((path / "config.json").read_text())["regularizer"]["probability_schedule"]
+    assert stored == {"class": "steadeq.jacobian.schedules:Linear", "end": 0.5, "num_steps": None, "begin": 0}
+    regularizer = RunRecord.read(path).config.regularizer
+    assert regularizer.probability_schedule == Linear(end=0.5)
+    of_run = regularizer.for_run(num_steps=8, steps_per_epoch=8)
+    assert [of_run.probability_at(step) for step in (0, 4, 8)] == pytest.approx([0.4, 0.45, 0.5])
+    assert applied(path) == [step for step in range(8) if of_run.tau(step)]
+
+
+def test_a_closed_loop_on_p_is_refused_by_the_command_before_anything_is_written(tmp_path, capfd):
+    options = ("--regularizer.probability-schedule", "ClosedLoop", "--out", str(tmp_path / "run"))
+    assert main(["train", "digits-jr", *options]) == 2
+    message = capfd.readouterr().err
+    assert "regularizer.probability_schedule is ClosedLoop(" in message
+    assert "must not be a closed loop" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_penalty_on_sigma_is_an_option_of_the_command(tmp_path, capfd):
+    path = tmp_path / "run"
+    options = ("--regularizer", "OperatorNormRegularizer", "--regularizer.num-steps", "2")
+    assert main(["train", "digits-jr", *options, *SHORT, "--out", str(path)]) == 0
+    # What all regularizers have is taken over from the recipe's.
+    assert RunRecord.read(path).config.regularizer == OperatorNormRegularizer(weight=2.0, probability=0.4, num_steps=2)
+
+
+@pytest.mark.parametrize(
+    "regularizer",
+    [
+        JacobianRegularizer(weight=1.0, probability=0.1, probability_schedule=Linear(end=0.9, begin=3)),
+        JacobianRegularizer(probability_schedule=StopAfter(epoch=2, schedule=Increments(increment=0.1, every=7))),
+        OperatorNormRegularizer(weight=0.5, num_steps=7, schedule=Linear(end=2.0)),
+    ],
+    ids=repr,
+)
+def test_configs_survive_json_and_the_command_line(regularizer):
+    config = tiny_config(regularizer=regularizer)
+    assert config_from_json(config_to_json(config)) == config
+    words = command_line(config, tiny_config())
+    assert ("--regularizer.probability-schedule" in words) == isinstance(regularizer, JacobianRegularizer)
+
+
+def test_a_config_from_before_there_was_a_schedule_of_p_has_a_constant_one():
+    content = json.loads(config_to_json(tiny_config()))
+    del content["regularizer"]["probability_schedule"]
+    assert config_from_json(json.dumps(content)) == tiny_config()
+
+
+@pytest.mark.parametrize(
+    "regularizer",
+    [
+        JacobianRegularizer(weight=1.0, probability=0.0, probability_schedule=Linear(end=1.0)),
+        OperatorNormRegularizer(weight=0.1, probability=0.5, num_steps=2),
+    ],
+    ids=repr,
+)
+def test_an_interrupted_run_ends_like_one_that_was_not(regularizer, tmp_path):
+    config = tiny_config(regularizer=regularizer, log={"every": 1})
+    train(config, tmp_path / "whole")
+    for step in (3, 6, 10):
+        with pytest.raises(Crash):
+            train_until(config, tmp_path / "broken", crash_at=step)
+    train(config, tmp_path / "broken")
+    assert_same(final_state(tmp_path / "broken"), final_state(tmp_path / "whole"))
+    assert RunFolder(tmp_path / "whole").checkpoints().steps()[-1] == 12
+    assert applied(tmp_path / "whole")
