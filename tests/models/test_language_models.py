@@ -12,7 +12,7 @@ from steadeq.models import DEQTransformerLM, TiedTransformer, TransformerXL
 from steadeq.nn import WeightNormLinear
 
 COUNTS = {
-    # The paper's 98 and 110 million; the official code counts the 159,600 shared entries of the tails' projections twice.
+    # The paper's 98 and 110 million; the official code counts what embedding and softmax share, 159,600 entries, twice.
     "deq-transformer/wt103": 97_691_888,
     "deq-transformer/wt103-jr": 97_691_888,
     "deq-transformer/wt103-pre": 97_691_888,

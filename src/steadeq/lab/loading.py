@@ -1,4 +1,4 @@
-"""Models from configs, and from the folders of their runs."""
+"""Models from configs, from the folders of their runs, and from folders of their own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..models import PretrainedModel
+from ..models.pretrained import is_pretrained
 from ..nn import DEQ
 from .config import TrainConfig
 from .errors import InputError
 from .folder import RunFolder
+from .identity import Identity
+from .recipes import load_recipe
 from .seeds import derive_seed
 
 
@@ -19,28 +23,45 @@ from .seeds import derive_seed
 class TrainedModel:
     """A model that a run has trained."""
 
+    path: Path
+    """Folder of the run, or of the model."""
     model: nn.Module
     """The model, in evaluation mode."""
     config: TrainConfig
     step: int
     """Step at which it was saved."""
+    identity: Identity | None = None
+    """What the run is tied to; None if its checkpoints do not say."""
 
 
 def load_model(
     run: Path | str, *, step: int | None = None, device: torch.device | str = "cpu", recipe: str | None = None
 ) -> nn.Module:
-    """Return the model of a run, in evaluation mode, with the solver and the adjoint of the run.
+    """Return the model of a run, or one that `save_pretrained` or `steadeq convert` wrote, in evaluation mode.
+
+    The model of a run has the solver and the adjoint of the run, and one of a folder has its defaults.
 
     Args:
-        run: The run's folder.
-        step: Step of the checkpoint; the latest if not given.
+        run: The folder of the run or of the model.
+        step: Step of the checkpoint of a run; the latest if not given.
         device: Where the model is to be.
-        recipe: For a run of your own recipe: `path/to/file.py:function`. The file is executed, and only if you name it.
+        recipe: For a model of your own recipe: `path/to/file.py:function`. The file is executed, and only if you name
+            it.
 
     Raises:
-        InputError: There is no such run, it has no checkpoint, or it needs the recipe.
+        InputError: There is no such run or model, it has no checkpoint, or it needs the recipe.
     """
-    return load_trained(Path(run), step=step, device=device, recipe=recipe).model
+    path = Path(run)
+    if not is_pretrained(path):
+        return load_trained(path, step=step, device=device, recipe=recipe).model
+    if step is not None:
+        raise InputError(f"{path} holds a model and is no run; it has no checkpoint of step {step}.")
+    if recipe is not None:
+        load_recipe(recipe)
+    try:
+        return PretrainedModel.from_pretrained(path).to(device)
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def load_trained(
@@ -53,9 +74,15 @@ def load_trained(
     checkpoint = checkpoints.load_latest() if step is None else checkpoints.load(step)
     if checkpoint is None:
         raise InputError(f"{path} has no checkpoint yet; train it first.")
+    saved = checkpoint.state.get("identity")
+    identity = None if saved is None else Identity(**saved)
+    if identity is not None:
+        identity.check_config(config, path)
     model = build_model(config)
     load_weights(model, checkpoint.weights if checkpoint.average is None else checkpoint.average)
-    return TrainedModel(model=model.to(device).eval(), config=config, step=checkpoint.step)
+    return TrainedModel(
+        path=path, model=model.to(device).eval(), config=config, step=checkpoint.step, identity=identity
+    )
 
 
 def build_model(config: TrainConfig) -> nn.Module:

@@ -2,15 +2,18 @@
 
 `model(x)` returns the output of every network; `model.solve(x)` of an `AbstractEquilibriumModel` returns the output and
 the equilibrium. The sizes of a network are its `Config`, an `AbstractModelConfig`; `preset` and `create` know the
-published ones by name.
+published ones by name. `save_pretrained` and `from_pretrained` write and read a folder, and `from_official` reads the
+authors' checkpoints.
 """
 
 from .base import AbstractEquilibriumModel, AbstractModelConfig
 from .conv import ConvCell, ConvDEQ
 from .densenet import DenseNet
 from .mdeq import MDEQ, MDEQCell, MDEQClassifier, MDEQSegmenter
-from .monotone import MonotoneCell, MonotoneConv, MonotoneDEQ, MonotoneLinear
+from .monotone import MonotoneCell, MonotoneConv, MonotoneDEQ, MonotoneLinear, MonotoneMultiConv
+from .official import from_official
 from .presets import available, create, preset
+from .pretrained import PretrainedModel
 from .resnet import ResNet
 from .toy import ToyCell, ToyDEQ
 from .transformer import Carry, DEQTransformerLM, Predictions, TiedTransformer, TransformerCell, TransformerXL
@@ -31,7 +34,9 @@ __all__ = [
     "MonotoneConv",
     "MonotoneDEQ",
     "MonotoneLinear",
+    "MonotoneMultiConv",
     "Predictions",
+    "PretrainedModel",
     "ResNet",
     "TiedTransformer",
     "ToyCell",
@@ -40,5 +45,6 @@ __all__ = [
     "TransformerXL",
     "available",
     "create",
+    "from_official",
     "preset",
 ]

@@ -16,6 +16,7 @@ from ..adjoints import AbstractAdjoint
 from ..equilibrium import Equilibrium, SolveStats, Status
 from ..nn import DEQ, cached_parameters
 from ..solvers import AbstractSolver
+from .pretrained import PretrainedModel
 
 _C = TypeVar("_C", bound="AbstractModelConfig")
 
@@ -86,7 +87,7 @@ class AbstractModelConfig(ABC):
         return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(cls)})
 
 
-class AbstractEquilibriumModel(nn.Module, ABC):
+class AbstractEquilibriumModel(PretrainedModel, ABC):
     """A network whose depth is one equilibrium layer: an encoder, the layer, and a decoder.
 
     A model has the layer as `layer` and defines `encode` and `decode`; everything else follows from these.

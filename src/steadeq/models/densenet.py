@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from .._internal.validation import check_choice, check_count
 from .base import AbstractModelConfig
+from .pretrained import PretrainedModel
 from .resnet import Stem, initialize_convolutions, make_stem
 
 
-class DenseNet(nn.Module):
+class DenseNet(PretrainedModel):
     """Classifies images by blocks in which each layer sees the outputs of all layers before it.
 
     With bottlenecks and compression, "DenseNet-BC" in the paper. The defaults are DenseNet-121.

@@ -42,8 +42,8 @@ _WT103: dict[str, Any] = {
     "num_heads": 10,
     "cutoffs": (20_000, 40_000, 200_000),
     "div_value": 4.0,
-    # Counted as in the official code, which has two parameters for each projection, those of the tails on one storage.
-    "tied": "none",
+    # The official code has two parameters on one storage for each projection of a tail, which stay equal for ever.
+    "tied": "tails",
 }
 _WT103_DEQ: dict[str, Any] = {
     **_WT103,
@@ -92,6 +92,7 @@ _PRESETS: dict[str, AbstractModelConfig] = {
     "mdeq/cityscapes-xl": replace(_MDEQ_CITYSCAPES, channels=_XL, expansion=6, dropout=0.04),
     "monotone/digits": MonotoneDEQ.Config(image_channels=1, channels=24, image_size=8),
     "monotone/cifar10": MonotoneDEQ.Config(image_channels=3, channels=81, image_size=32),
+    "monotone/cifar10-multi": MonotoneDEQ.Config(image_channels=3, channels=64, tiers=(128, 128), image_size=32),
     # Not the paper's: as small as the multiscale DEQ for laptops.
     "resnet/cpu": ResNet.Config(blocks=(1, 1, 1), widths=(16, 32, 64), stem="cifar"),
     "resnet/18": ResNet.Config(blocks=(2, 2, 2, 2), stem="imagenet"),

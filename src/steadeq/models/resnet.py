@@ -10,12 +10,13 @@ from torch.nn import functional as F
 
 from .._internal.validation import check_choice, check_count
 from .base import AbstractModelConfig
+from .pretrained import PretrainedModel
 
 Block = Literal["basic", "bottleneck"]
 Stem = Literal["cifar", "imagenet"]
 
 
-class ResNet(nn.Module):
+class ResNet(PretrainedModel):
     """Classifies images by stages of residual blocks, each stage at half the resolution of the one before.
 
     ResNet-18 has `blocks=(2, 2, 2, 2)`, ResNet-50 `block="bottleneck", blocks=(3, 4, 6, 3)` and ResNet-101

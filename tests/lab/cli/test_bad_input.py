@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from lab.train.runs import snapshot, tiny_config, train
 
 from steadeq.lab.cli.main import main
@@ -280,14 +281,48 @@ def test_a_wrong_field_of_a_config_is_refused_by_name(section, field, value, exp
 
 
 @pytest.mark.parametrize("command", ["evaluate run", "diagnose run", "train --resume --out run"])
-def test_a_checkpoint_of_another_model_is_refused(command, run, capfd):
+@pytest.mark.parametrize(
+    ("section", "field", "value", "old"),
+    [("model", "hidden", 7, 50), ("data", "noise", 0.5, 0.05), ("loop", "seed", 1, 0), ("solver", "max_evals", 7, 6)],
+)
+def test_a_config_that_is_not_that_of_the_checkpoint_is_refused(command, section, field, value, old, run, capfd):
     content = json.loads((run / "config.json").read_text())
-    content["model"]["hidden"] = 7
+    content[section][field] = value
     (run / "config.json").write_text(json.dumps(content))
-    line = refuse(capfd, *command.split())
-    assert "another model" in line
-    assert "(50, 1)" in line
-    assert "(7, 1)" in line
+    assert f"{section}.{field} is {value} there, and was {old}" in refuse(capfd, *command.split())
+
+
+@pytest.mark.parametrize(("section", "field", "value"), [("loop", "device", "cpu"), ("log", "keep_checkpoints", 5)])
+def test_what_changes_no_number_may_change(section, field, value, run, capfd):
+    content = json.loads((run / "config.json").read_text())
+    content[section][field] = value
+    (run / "config.json").write_text(json.dumps(content))
+    assert main(["evaluate", "run", "--budgets", "2"]) == 0
+    assert main(["train", "--resume", "--out", "run"]) == 0
+
+
+def test_samples_that_are_not_those_of_the_checkpoint_are_refused(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEADEQ_DATA", str(tmp_path / "data"))
+    folder = tmp_path / "data" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+
+    def write(seed):
+        generator = torch.Generator().manual_seed(seed)
+        for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+            pixels = torch.randint(256, (4, 3072), generator=generator)
+            records = torch.cat([torch.arange(4)[:, None], pixels], dim=1).to(torch.uint8)
+            (folder / f"{name}.bin").write_bytes(bytes(records.flatten().tolist()))
+
+    write(0)
+    options = "--data.num-train 12 --data.num-validation 4 --loop.num-steps 2 --loop.batch-size 4 --log.every 1"
+    assert main(["train", "cifar10-resnet-cpu", "--out", "run", *options.split()]) == 0
+    assert main(["evaluate", "run"]) == 0
+    write(1)
+    assert "the test samples of Cifar10 are not those" in refuse(capfd, "evaluate", "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000002")
+    shutil.rmtree(folder)
+    assert "cifar-10-batches-bin" in refuse(capfd, "train", "--resume", "--out", "run")
 
 
 def test_a_checkpoint_of_another_optimizer_is_refused(run, capfd):
@@ -338,10 +373,3 @@ def test_an_environment_that_makes_no_sense_is_refused(folder, monkeypatch, capf
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     assert "RANK" in refuse(capfd, "train", "synthetic")
-
-
-def test_a_run_whose_data_has_gone_is_refused(run, capfd):
-    content = json.loads((run / "config.json").read_text())
-    content["data"] = {"class": "steadeq.lab.data.cifar10:Cifar10", "num_train": 10, "num_validation": 10}
-    (run / "config.json").write_text(json.dumps(content))
-    assert "cifar-10-batches-bin" in refuse(capfd, "evaluate", "run")

@@ -368,8 +368,16 @@ def test_a_run_never_goes_past_its_end(path, capfd):
     (path / "config.json").write_text(json.dumps(config))
     before = snapshot(path)
     assert main(["train", "--resume", "--out", str(path)]) == 2
-    assert "of step 4, beyond the last step of the run (3)" in capfd.readouterr().err
+    assert "loop.num_steps is 3 there, and was 12" in capfd.readouterr().err
     assert snapshot(path) == before
+
+
+def test_a_run_with_fewer_steps_an_epoch_never_goes_past_its_end(path):
+    # As with a number of processes for which the last batch of an epoch is too small.
+    trainer = Trainer(CONFIG, RunFolder(path))
+    trainer.num_steps = 3
+    with pytest.raises(InputError, match=r"of step 4, beyond the last step of the run \(3\)"):
+        trainer.resume()
 
 
 @pytest.mark.parametrize("target", ["file", "missing"])

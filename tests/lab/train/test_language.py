@@ -190,7 +190,10 @@ def test_training_records_a_perplexity_and_learns(tmp_path):
 
 def test_a_model_with_too_few_tokens_is_refused(tmp_path):
     config = make_config(DEQTransformerLM.Config(**{**SIZES, "vocab_size": 9}))
-    with pytest.raises(InputError, match="does not fit the data"):
+    with pytest.raises(
+        InputError,
+        match=r"^model.vocab_size is 9, and the vocabulary of wikitext-2 has 15 tokens: --model.vocab-size 15",
+    ):
         Trainer(config, RunFolder.create(tmp_path / "run", config))
 
 

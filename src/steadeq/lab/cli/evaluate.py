@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..loading import load_trained
+import torch
+from torch import nn
+
+from ...models.pretrained import is_pretrained
+from ...models.transformer import vocabulary_size
+from ...nn import DEQ
+from ...solvers import AbstractSolver
+from ..config import LogConfig, TrainConfig
+from ..data import AbstractDataConfig, AbstractTextConfig, read_samples
+from ..errors import InputError
+from ..loading import TrainedModel, load_model, load_trained
 from ..runs import EvaluationRow, Split
+from ..serialization import class_name, subclasses
+from ..tasks import Classification, LanguageModeling
 from ..train import Process
+from ..train.adapter import ModelAdapter
 from ..train.evaluation import sweep_budgets, write_evaluation
 from .arguments import parse, positional
 from .table import format_metric, format_number, print_table
+
+_BATCH_SIZE, _NUM_STREAMS = 250, 16
+"""Batches of samples are as large as memory allows; the streams that a text is cut into are those of the official code,
+as they change the perplexity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +36,17 @@ class Arguments:
     """Arguments of `evaluate`."""
 
     run: Path = positional()
-    """Folder of the run."""
+    """Folder of a run, or of a model (see `steadeq convert`)."""
+    data: AbstractDataConfig | None = None
+    """For the folder of a model: the data, such as cifar10, imagenet or wikitext-103; a run has its own."""
     budgets: tuple[int, ...] = ()
-    """Numbers of evaluations to allow; by default from 1 to the budget of the run."""
+    """Numbers of evaluations to allow; by default from 1 to the budget of the solver."""
     split: Split = "test"
     """Which samples."""
+    solver: AbstractSolver | None = None
+    """How equilibria are found, instead of the run's or the model's own solver."""
+    batch_size: int | None = None
+    """Samples a batch, or streams that a text is cut into; by default those of the run, and else 250, or 16 streams."""
     step: int | None = None
     """Step of the checkpoint; by default the latest."""
     recipe: str | None = None
@@ -31,22 +54,95 @@ class Arguments:
     device: str = "auto"
     """Device to compute on: auto, cpu, cuda ..."""
 
+    def __post_init__(self) -> None:
+        if self.batch_size is not None and self.batch_size < 1:
+            raise InputError(f"--batch-size is {self.batch_size}; it must be at least 1.")
+
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure a run at every budget, print the table, and write it as JSON and CSV."""
-    summary = "Task metric of a run against the number of evaluations."
-    args = parse(Arguments, arguments, command="evaluate", summary=summary)
+    """Measure a model at every budget, print the table, and write it as JSON and CSV."""
+    summary = "Task metric of a run or of a model against the number of evaluations."
+    args = parse(Arguments, _name_classes(arguments), command="evaluate", summary=summary)
+    is_run = not is_pretrained(args.run)
     with Process.join(args.device) as process:
-        trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
+        trained = (_load_run if is_run else _load_folder)(args, process)
         result = sweep_budgets(trained, process, budgets=args.budgets, split=args.split)
     write_evaluation(args.run, result)
     memory = format_number(result.memory_mb, ".0f")
-    title = f"{args.run} at step {result.step}, {result.split} split, peak memory {memory} MB"
+    what = f"at step {result.step}" if is_run else f"on {trained.config.data.name}"
+    title = f"{args.run} {what}, {result.split} split, peak memory {memory} MB"
     columns = ["NFE", result.metric, "loss", "residual", "NFE used", "converged", f"ms/{result.unit}"]
     print_table(columns, [_cells(row, result.metric) for row in result.rows], title=title)
     print("NFE: the number of evaluations of f that a solve may spend.")
     print(f"Written to {args.run / 'evaluation.json'} and {args.run / 'evaluation.csv'}.")
     return 0
+
+
+def _name_classes(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with data by its class, as all objects are given, and not by its name."""
+    kinds = [kind for kind in subclasses(AbstractDataConfig) if hasattr(kind, "name")]
+    names = {f"--data={kind.name}": f"--data={class_name(kind)}" for kind in kinds}
+    joined = "\0".join(arguments).replace("--data\0", "--data=").split("\0")
+    return [names.get(argument, argument) for argument in joined]
+
+
+def _load_run(args: Arguments, process: Process) -> TrainedModel:
+    if args.data is not None:
+        raise InputError(f"{args.run} is no folder of a model; a run is evaluated on its own data, without --data.")
+    trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
+    config = trained.config
+    if args.solver is not None:
+        config = replace(config, eval_solver=args.solver)
+    if args.batch_size is not None:
+        config = replace(config, log=replace(config.log, eval_batch_size=args.batch_size))
+    return replace(trained, config=config)
+
+
+def _load_folder(args: Arguments, process: Process) -> TrainedModel:
+    """Return the model of a folder with the config of a run that would have made it."""
+    model = load_model(args.run, step=args.step, device=process.device, recipe=args.recipe)
+    data = args.data
+    if data is None:
+        raise InputError(f"{args.run} holds a model and no data; name that with --data, as in --data cifar10.")
+    _check_fit(args, model, data, process.device)
+    batch_size = args.batch_size or (_NUM_STREAMS if isinstance(data, AbstractTextConfig) else _BATCH_SIZE)
+    config = TrainConfig(model=model.config, data=data, log=LogConfig(eval_batch_size=batch_size))  # pyright: ignore
+    layer = getattr(model, "layer", None)
+    solver = args.solver or (layer.solver if isinstance(layer, DEQ) else config.solver)
+    return TrainedModel(path=args.run, model=model, config=replace(config, solver=solver), step=0)
+
+
+@torch.no_grad()
+def _check_fit(args: Arguments, model: nn.Module, data: AbstractDataConfig, device: torch.device) -> None:
+    """Refuse data of which the model would make nothing, or nothing sensible."""
+    is_text = isinstance(data.task, LanguageModeling)
+    if bool(getattr(model, "takes_carry", False)) != is_text:
+        kind = (
+            "no text, and the model is a language model" if not is_text else "a text, and the model no language model"
+        )
+        raise InputError(f"{data.name} does not fit the model of {args.run}: it is {kind}.")
+    if isinstance(data, AbstractTextConfig) and len(data.vocabulary()) != vocabulary_size(model):
+        raise InputError(
+            f"{data.name} does not fit the model of {args.run}: it has {len(data.vocabulary())} tokens, and the model "
+            f"has {vocabulary_size(model)}."
+        )
+    splits = data.load()
+    try:
+        x, y = (tensor.to(device) for tensor in read_samples(getattr(splits, args.split), torch.arange(1)))
+        output = ModelAdapter(model)(x, depth=1).output
+        data.task.check(output, y)
+    except (RuntimeError, ValueError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{data.name} does not fit the model of {args.run}: {str(error).splitlines()[0]}") from error
+    if isinstance(data.task, Classification):
+        targets = [getattr(part, "targets", None) for part in (splits.train, splits.validation, splits.test)]
+        num_classes = 1 + max((int(t.max()) for t in targets if t is not None), default=output.shape[1] - 1)
+        if num_classes != output.shape[1]:
+            raise InputError(
+                f"{data.name} does not fit the model of {args.run}: it has {num_classes} classes, and the model has "
+                f"{output.shape[1]}."
+            )
 
 
 def _cells(row: EvaluationRow, metric: str) -> list[str]:

@@ -107,7 +107,11 @@ class _Writer:
             generator=torch.Generator().manual_seed(args.seed),
             solver=solver,
             warm_start=warm_start,
-            forbidden=() if args.allow_unk else (self.vocabulary.unknown,),
+            forbidden=[
+                *([] if args.allow_unk else [self.vocabulary.unknown]),
+                # What the model has room for beyond the tokens of the text.
+                *range(len(self.vocabulary), vocabulary_size(self.model)),
+            ],
         )
 
 
@@ -142,11 +146,13 @@ def _vocabulary(path: Path, trained: TrainedModel) -> Vocabulary:
         raise InputError(f"{path} is a run on {data.name}, which is no text: it has no tokens to generate.")
     vocabulary = data.vocabulary()
     size = vocabulary_size(trained.model)
-    if len(vocabulary) != size:
+    if len(vocabulary) > size:
         raise InputError(
             f"The model of {path} has {size} tokens, and {data.name} has {len(vocabulary)} here: it was trained on "
             "another text."
         )
+    if trained.identity is not None:
+        trained.identity.check_vocabulary(vocabulary.digest(), path)
     return vocabulary
 
 

@@ -20,10 +20,11 @@ COMMANDS = {
     "demo": "regularized against unregularized on embedded data, then an HTML report (2 minutes)",
     "recipes": "what can be trained",
     "train": "train a recipe: progress, logs, checkpoints; Ctrl-C and kill are safe",
-    "evaluate": "task metric of a run against the number of evaluations",
+    "evaluate": "task metric of a run or a model against the number of evaluations",
     "diagnose": "is it safe to iterate: spectrum, Jacobian norm, residual curves and evaluations of each sample",
     "generate": "text from a language model, token by token",
     "reproduce": "a table or figure of the paper",
+    "convert": "an official checkpoint of locuslab/deq or torchdeq as a model of steadeq",
     "report": "one HTML file that compares runs",
     "data": "what data is there, where it is looked for, how to get it",
 }

@@ -2,7 +2,16 @@
 
 from .cifar10 import Cifar10
 from .cityscapes import Cityscapes
-from .dataset import AbstractDataConfig, AbstractDataset, InMemory, MapDataset, Splits, read_samples
+from .dataset import (
+    AbstractDataConfig,
+    AbstractDataset,
+    InMemory,
+    MapDataset,
+    Splits,
+    fingerprint,
+    read_samples,
+    spread_over,
+)
 from .digits import Digits
 from .fashion_mnist import FashionMnist
 from .image_folder import ImageFolder
@@ -54,8 +63,10 @@ __all__ = [
     "WikiText103",
     "Workers",
     "evaluation_batches",
+    "fingerprint",
     "is_contiguous",
     "open_reader",
     "read_samples",
     "search_path",
+    "spread_over",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Sized
@@ -16,6 +17,9 @@ from torch.utils import data
 from ..._internal.validation import check_count
 from ..errors import InputError
 from ..tasks import AbstractTask
+
+_NUM_LOOKED_AT = 16
+"""Number of samples by which data sets that are not in memory are told apart."""
 
 
 class MapDataset(Sized, Protocol):
@@ -37,6 +41,10 @@ class AbstractDataset(data.Dataset[tuple[Tensor, Tensor]], ABC):
     @abstractmethod
     def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of some samples, augmented at random if there is a generator."""
+
+    def fingerprint(self) -> str:
+        """Return what tells the samples from those of another data set; see the function of that name."""
+        return digest(len(self), *self.batch(spread_over(len(self), _NUM_LOOKED_AT)))
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if not -len(self) <= index < len(self):
@@ -80,6 +88,9 @@ class InMemory(AbstractDataset):
         if self.prepare is not None:
             inputs = self.prepare(inputs, generator)
         return inputs, self.targets[indices]
+
+    def fingerprint(self) -> str:
+        return digest(self.inputs, self.targets)
 
     def subset(self, begin: int, end: int) -> InMemory:
         """Return the samples from `begin` up to `end`."""
@@ -127,6 +138,41 @@ def read_samples(dataset: MapDataset, indices: Tensor, *, seed: int | None = Non
             raise InputError(f"data has samples that are no pairs of an input and a target ({type(dataset).__name__}).")
         inputs, targets = data.default_collate(samples)
     return inputs, targets
+
+
+def fingerprint(dataset: MapDataset) -> str:
+    """Return what tells a data set from another one, with all samples that are in memory, and else some of them."""
+    if isinstance(dataset, AbstractDataset):
+        return dataset.fingerprint()
+    return digest(len(dataset), *read_samples(dataset, spread_over(len(dataset), _NUM_LOOKED_AT)))
+
+
+def digest(*parts: Tensor | str | int) -> str:
+    """Return the digest of tensors, texts and numbers.
+
+    Example:
+        >>> digest("a", 1) == digest("a", 1), digest(torch.zeros(2)) == digest(torch.zeros(2, 1))
+        (True, False)
+    """
+    total = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, Tensor):
+            total.update(f"{part.dtype} {tuple(part.shape)}\n".encode())
+            flat = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            total.update(flat.numpy())  # pyright: ignore[reportArgumentType] (an array is a buffer)
+        else:
+            total.update(f"{part}\n".encode(errors="surrogateescape"))
+    return total.hexdigest()
+
+
+def spread_over(num_samples: int, count: int) -> Tensor:
+    """Return the places of some samples, spread evenly from the first to the last.
+
+    Example:
+        >>> spread_over(6, 4).tolist(), spread_over(2, 4).tolist()
+        ([0, 2, 3, 5], [0, 1])
+    """
+    return torch.linspace(0, num_samples - 1, min(count, num_samples)).round().long()
 
 
 @contextmanager

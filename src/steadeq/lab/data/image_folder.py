@@ -16,7 +16,7 @@ from torch import Tensor
 from ..._internal.validation import check_choice
 from ..errors import InputError
 from .augmentation import normalize
-from .dataset import AbstractDataset
+from .dataset import AbstractDataset, digest
 from .images import MEAN, STD, CorruptImageError, ImageTransform, decode_rgb, draw_seeds, require_pillow, to_tensor
 from .workers import Workers
 
@@ -80,6 +80,10 @@ class ImageFolder(AbstractDataset):
             for row, seed, result in zip(rows, seeds, results, strict=True)
         ]
         return to_tensor(contents, self.transform.size, self.transform.size), self.targets[indices]
+
+    def fingerprint(self) -> str:
+        # By their names: looking into a million files would take longer than an epoch.
+        return digest(*self.names, self.targets)
 
     def subset(self, indices: Tensor) -> ImageFolder:
         """Return some of the images, with the same classes and the same workers."""

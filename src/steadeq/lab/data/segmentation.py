@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..tasks import IGNORED
 from .augmentation import normalize
-from .dataset import AbstractDataset
+from .dataset import AbstractDataset, digest
 from .images import MEAN, STD, decode, decode_rgb, draw_seeds, require_pillow, to_tensor
 from .workers import Workers
 
@@ -109,6 +109,9 @@ class SegmentationPairs(AbstractDataset):
                 )
         y = torch.frombuffer(bytearray(b"".join(labels)), dtype=torch.uint8).reshape(-1, *sizes[0])
         return normalize(to_tensor(images, *sizes[0]), MEAN, STD), y.long()
+
+    def fingerprint(self) -> str:
+        return digest(*(path.name for pair in self.pairs for path in pair))
 
     def subset(self, indices: Tensor) -> SegmentationPairs:
         """Return some of the pairs, with the same workers."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..._internal.validation import check_count
 from ..errors import InputError
 from ..tasks import LanguageModeling
-from .dataset import AbstractDataConfig, Splits
+from .dataset import AbstractDataConfig, Splits, digest
 from .locations import require
 from .readers import AbstractContiguousDataset, AbstractReader, check_parts
 from .token_cache import load_tokens, load_vocabulary
@@ -129,6 +129,9 @@ class Text(AbstractContiguousDataset):
     def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         places = indices[:, None] * self.length + torch.arange(self.length)
         return self.tokens[places].long(), self.tokens[places + 1].long()
+
+    def fingerprint(self) -> str:
+        return digest(self.length, self.tokens)
 
     def streams(self, batch_size: int) -> TokenStreams:
         """Return the text as so many contiguous streams."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -75,6 +76,14 @@ class Process:
         parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
         dist.all_gather(parts, tensor.contiguous())
         return torch.cat(parts)
+
+    def agrees(self, text: str) -> bool:
+        """Return whether all processes have the same text."""
+        if self.world_size == 1:
+            return True
+        texts: list[Any] = [None] * self.world_size
+        dist.all_gather_object(texts, text)
+        return len(set(texts)) == 1
 
     def share_buffers(self, module: nn.Module) -> None:
         """Give every process the buffers of the main one."""

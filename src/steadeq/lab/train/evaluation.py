@@ -12,7 +12,7 @@ from torch import nn
 from ..._internal.trees import leaves
 from ...jacobian import frobenius_norm, spectral_radius
 from ...solvers import AbstractSolver
-from ..data import MapDataset, evaluation_batches, is_contiguous, read_samples
+from ..data import MapDataset, evaluation_batches, fingerprint, is_contiguous, read_samples, spread_over
 from ..errors import InputError, Interrupted
 from ..files import write_atomically
 from ..loading import TrainedModel
@@ -120,14 +120,14 @@ class Evaluator:
         generator = torch.Generator().manual_seed(seed)
         adapter = ModelAdapter(model)
         first = int(is_contiguous(dataset) and len(dataset) > 1)
-        places = torch.linspace(first, len(dataset) - 1, min(num_samples, len(dataset) - first)).round().long()
+        places = first + spread_over(len(dataset) - first, num_samples)
         with torch.no_grad():
             carry = None
-            for indices in (places - 1, places) if first else (places,):
-                x, _ = read_samples(dataset, indices)
-                answer = adapter(x.to(self.process.device), carry=carry, solver=solver, depth=depth)
-                carry = answer.carry
-        eq = answer.equilibrium
+            if first:
+                x, _ = read_samples(dataset, places - 1)
+                carry = adapter(x.to(self.process.device), solver=solver, depth=depth).carry
+            x, _ = read_samples(dataset, places)
+            eq = adapter(x.to(self.process.device), carry=carry, solver=solver, depth=depth).equilibrium
         assert eq is not None
         dim = sum(leaf[0].numel() for leaf in leaves(eq.z))
         norm = frobenius_norm(eq, num_probes=4, generator=generator)
@@ -158,6 +158,8 @@ def sweep_budgets(
         if budget < 1:
             raise InputError(f"--budgets has {budget}; each must be at least 1.")
     dataset = getattr(config.data.load(), split)
+    if trained.identity is not None:
+        trained.identity.check_data(split, fingerprint(dataset), trained.path)
     task, solver = config.data.task, config.evaluation_solver
     precision = torch.bfloat16 if config.loop.precision == "bfloat16" else None
     evaluator = Evaluator(task=task, process=process, batch_size=config.log.eval_batch_size, precision=precision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 import math
 import time
 import warnings
@@ -17,9 +18,10 @@ from ...equilibrium import ConvergenceWarning
 from ...jacobian import Constant
 from ..checkpoint import Checkpoint
 from ..config import TrainConfig
-from ..data import Splits, open_reader, read_samples
+from ..data import AbstractTextConfig, Splits, open_reader, read_samples
 from ..errors import Diverged, InputError, Interrupted, RunError
 from ..folder import RunFolder
+from ..identity import Identity
 from ..loading import build_model, load_weights
 from ..seeds import derive_seed
 from ..signals import Interruption
@@ -35,6 +37,8 @@ _ADVICE = (
     "Try a lower optimizer.learning_rate, a larger regularizer.weight or regularizer.probability, a larger "
     "solver.max_evals, optimizer.max_grad_norm, or some warmup.num_steps."
 )
+
+log = logging.getLogger(__name__)
 
 _SAVED = ("step", "evaluated_at", "evaluation", "num_bad", "num_bad_in_row")
 """The attributes of a trainer that a checkpoint holds as they are."""
@@ -64,6 +68,10 @@ class Trainer:
             raise InputError(
                 f"{type(config.data).__name__}.load returned a {type(self.splits).__name__}; it must return Splits."
             )
+        _check_vocabulary(config)
+        self.identity = Identity.of(config, self.splits)
+        if not process.agrees(self.identity.digest()):
+            raise InputError("The processes were given different configs or different data.")
         self.parts = range(process.rank * loop.accumulate, (process.rank + 1) * loop.accumulate)
         self.reader = open_reader(
             self.splits.train,
@@ -141,13 +149,9 @@ class Trainer:
         return True
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        load_weights(self.model, checkpoint.weights)
         state = checkpoint.state
-        has_same_average = (self.average is None) == (checkpoint.average is None)
-        if not has_same_average or state["optimizer_class"] != type(self.optimizer).__name__:
-            raise InputError(
-                f"The checkpoints in {self.folder.path} were made with another optimizer or moving average."
-            )
+        Identity(**state["identity"]).check(self.identity, self.config, self.folder.path)
+        load_weights(self.model, checkpoint.weights)
         if self.average is not None and checkpoint.average is not None:
             load_weights(self.average, checkpoint.average)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -389,7 +393,7 @@ class Trainer:
                     average=None if self.average is None else self.average.state_dict(),
                     state={
                         **{name: getattr(self, name) for name in _SAVED},
-                        "optimizer_class": type(self.optimizer).__name__,
+                        "identity": self.identity.to_state(),
                         "optimizer": self.optimizer.state_dict(),
                         "regularizer": self.regularizer.state_dict(),
                         "window": dataclasses.asdict(self.window),
@@ -397,3 +401,23 @@ class Trainer:
                     },
                 )
             )
+
+
+def _check_vocabulary(config: TrainConfig) -> None:
+    """Refuse a model that knows fewer tokens than its text has, and warn of one that knows more."""
+    size = getattr(config.model, "vocab_size", None)
+    if not isinstance(config.data, AbstractTextConfig) or size is None:
+        return
+    num_tokens = len(config.data.vocabulary())
+    if size < num_tokens:
+        raise InputError(
+            f"model.vocab_size is {size}, and the vocabulary of {config.data.name} has {num_tokens} tokens: "
+            f"--model.vocab-size {num_tokens}."
+        )
+    if size > num_tokens:
+        log.warning(
+            "model.vocab_size is %d, and the vocabulary of %s has %d tokens: the others are never seen.",
+            size,
+            config.data.name,
+            num_tokens,
+        )

@@ -2,7 +2,8 @@
 
 from .cell import MonotoneCell, SharedStep, Splitting
 from .classifier import MonotoneDEQ
-from .operator import AbstractMonotoneOperator, MonotoneConv, MonotoneLinear, norm_bound, resolvent
+from .convolution import MonotoneConv, MonotoneMultiConv
+from .operator import AbstractMonotoneOperator, MonotoneLinear, norm_bound, resolvent
 
 __all__ = [
     "AbstractMonotoneOperator",
@@ -10,6 +11,7 @@ __all__ = [
     "MonotoneConv",
     "MonotoneDEQ",
     "MonotoneLinear",
+    "MonotoneMultiConv",
     "SharedStep",
     "Splitting",
     "norm_bound",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._internal.trees import Shared
 from ..._internal.validation import check_choice, check_positive
-from .operator import AbstractMonotoneOperator, norm_bound, resolvent
+from .operator import AbstractMonotoneOperator, Blocks, norm_bound, resolvent
 
 Splitting = Literal["peaceman-rachford", "forward-backward"]
 
@@ -23,8 +25,8 @@ class SharedStep(Shared):
     it if it was made with gradients on.
     """
 
-    blocks: Tensor
-    """Diagonal blocks of the linear map of a step."""
+    blocks: Blocks
+    """The linear map of a step, W or its resolvent."""
     alpha: float | Tensor
     """The step size."""
 
@@ -38,6 +40,8 @@ class MonotoneCell(nn.Module):
     "peaceman-rachford": the state is an auxiliary u, and the equilibrium is ReLU(u). With the resolvent
     V = ((1 + alpha) I - alpha W)⁻¹, f(u) = 2 V (|u| + alpha x) - |u|, where |u| = 2 ReLU(u) - u. A contraction for
     every alpha > 0, and a faster one.
+
+    States are tensors or, for an operator with tiers, tuples of them.
 
     Args:
         operator: The map W.
@@ -84,7 +88,7 @@ class MonotoneCell(nn.Module):
             return SharedStep(blocks=resolvent(W, alpha), alpha=alpha)
         return SharedStep(blocks=W, alpha=m / norm_bound(W) ** 2 if alpha is None else alpha)
 
-    def forward(self, z: Tensor, x: Tensor, shared: SharedStep | None = None) -> Tensor:
+    def forward(self, z: Any, x: Any, shared: SharedStep | None = None) -> Any:
         """Map a state and the encoded input, of one shape, to a new state.
 
         Args:
@@ -96,14 +100,22 @@ class MonotoneCell(nn.Module):
             shared = self.prepare()
         blocks, alpha = shared.blocks, shared.alpha
         if self.splitting == "peaceman-rachford":
-            reflected = z.abs()
-            return 2 * self.operator.apply_blocks(blocks, reflected + alpha * x) - reflected
-        return F.relu((1 - alpha) * z + alpha * (self.operator.apply_blocks(blocks, z) + x))
+            reflected = _map_tiers(torch.abs, z)
+            shifted = _map_tiers(lambda r, x: r + alpha * x, reflected, x)
+            return _map_tiers(lambda v, r: 2 * v - r, self.operator.apply_resolvent(blocks, shifted), reflected)
+        Wz = self.operator.apply_blocks(blocks, z)
+        return _map_tiers(lambda z, Wz, x: F.relu((1 - alpha) * z + alpha * (Wz + x)), z, Wz, x)
 
-    def equilibrium(self, state: Tensor) -> Tensor:
+    def equilibrium(self, state: Any) -> Any:
         """Return z, given the state of either method."""
-        return F.relu(state)
+        return _map_tiers(F.relu, state)
 
     def extra_repr(self) -> str:
         """Show the method and its step size."""
         return f"splitting={self.splitting!r}, alpha={self.alpha}"
+
+
+def _map_tiers(function: Callable[..., Tensor], *states: Any) -> Any:
+    if isinstance(states[0], Tensor):
+        return function(*states)
+    return tuple(function(*tier) for tier in zip(*states, strict=True))

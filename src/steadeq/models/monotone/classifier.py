@@ -1,4 +1,4 @@
-"""The monotone DEQ of the paper's Table 2, with a single scale."""
+"""The monotone DEQ of the paper's Table 2, with one scale or with several tiers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ...nn import DEQ
 from ...solvers import GMRES, AbstractSolver, Picard
 from ..base import AbstractEquilibriumModel, AbstractModelConfig
 from .cell import MonotoneCell, SharedStep, Splitting
-from .operator import MonotoneConv, MonotoneLinear
+from .convolution import MonotoneConv, MonotoneMultiConv, check_halvings
+from .operator import MonotoneLinear
 
 Kind = Literal["conv", "dense"]
 
@@ -50,6 +51,8 @@ class MonotoneDEQ(AbstractEquilibriumModel):
         """Number of channels of the images."""
         channels: int = 24
         """Number of channels of the state; if it is dense, its number of features."""
+        tiers: tuple[int, ...] = ()
+        """Numbers of channels of further tiers of the state, each at half the resolution of the one before."""
         num_classes: int = 10
         """Number of classes."""
         image_size: int = 8
@@ -68,13 +71,18 @@ class MonotoneDEQ(AbstractEquilibriumModel):
             super().__post_init__()
             for name in ("image_channels", "channels", "num_classes", "image_size"):
                 check_count(name, getattr(self, name))
+            for channels in self.tiers:
+                check_count("tiers", channels)
             check_choice("kind", self.kind, get_args(Kind))
             check_choice("splitting", self.splitting, get_args(Splitting))
             if self.alpha is not None:
                 check_positive("alpha", self.alpha)
             check_positive("m", self.m)
-            if self.kind == "conv" and self.image_size < _POOL:
+            if self.kind == "dense" and self.tiers:
+                raise ValueError(f"tiers is {self.tiers}; a dense state has none, use kind='conv'.")
+            if self.kind == "conv" and not self.tiers and self.image_size < _POOL:
                 raise ValueError(f"image_size is {self.image_size}; the decoder needs at least {_POOL}.")
+            check_halvings("image_size", self.image_size, len(self.tiers))
 
         def build(self) -> MonotoneDEQ:
             """Return the model, freshly initialized."""
@@ -91,16 +99,21 @@ class MonotoneDEQ(AbstractEquilibriumModel):
         super().__init__()
         self.config = config = MonotoneDEQ.Config.resolve(config, fields)
         channels, size = config.channels, config.image_size
-        if config.kind == "conv":
-            operator = MonotoneConv(channels=channels, size=(size, size), m=config.m)
-            self.injection = nn.Conv2d(config.image_channels, channels, 3, padding=1, padding_mode="circular")
-            # Winston and Kolter pad the images by one pixel and hold the state at zero there, which gives the same
-            # number of parameters; without it states keep their size, for which the transform is fast.
-            self.head = nn.Linear(channels * (size // _POOL) ** 2, config.num_classes)
-        else:
+        if config.kind == "dense":
             operator = MonotoneLinear(features=channels, m=config.m)
             self.injection = nn.Sequential(nn.Flatten(), nn.Linear(config.image_channels * size**2, channels))
-            self.head = nn.Linear(channels, config.num_classes)
+            features = channels
+        else:
+            if config.tiers:
+                operator = MonotoneMultiConv(channels=(channels, *config.tiers), size=(size, size), m=config.m)
+                features = config.tiers[-1] * (size >> len(config.tiers)) ** 2
+            else:
+                operator = MonotoneConv(channels=channels, size=(size, size), m=config.m)
+                features = channels * (size // _POOL) ** 2
+            # Winston and Kolter pad the images by one pixel and hold the state at zero there; without it states keep
+            # their size, for which the transform is fast.
+            self.injection = nn.Conv2d(config.image_channels, channels, 3, padding=1, padding_mode="circular")
+        self.head = nn.Linear(features, config.num_classes)
         cell = MonotoneCell(operator, splitting=config.splitting, alpha=config.alpha)
         self.layer = DEQ(cell, solver=solver, adjoint=adjoint)
 
@@ -109,13 +122,28 @@ class MonotoneDEQ(AbstractEquilibriumModel):
         """The splitting method around the operator."""
         return cast("MonotoneCell", self.layer.cell)
 
-    def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, SharedStep]]:
-        """Start at zero; the cell takes U x + b, and what the evaluations share."""
+    def encode(self, x: Tensor) -> tuple[Any, tuple[Any, SharedStep]]:
+        """Start at zero; the cell takes U x + b, which only the finest tier sees, and what the evaluations share."""
         injected = self.injection(x)
         # Under autocast the state keeps the precision of the parameters.
-        return torch.zeros_like(injected, dtype=self.head.weight.dtype), (injected, self.cell.prepare())
+        start = torch.zeros_like(injected, dtype=self.head.weight.dtype)
+        if not self.config.tiers:
+            return start, (injected, self.cell.prepare())
+        size = self.config.image_size
+        coarser = [
+            start.new_zeros(len(x), channels, size >> tier, size >> tier)
+            for tier, channels in enumerate(self.config.tiers, start=1)
+        ]
+        return (start, *coarser), ((injected, *coarser), self.cell.prepare())
 
-    def decode(self, z: Tensor) -> Tensor:
-        """Return the logits: a linear map of the equilibrium that a state stands for, averaged over 4 by 4 pixels."""
+    def decode(self, z: Any) -> Tensor:
+        """Return the logits: a linear map of the equilibrium that a state stands for.
+
+        A single scale is averaged over 4 by 4 pixels first; of several tiers, only the coarsest is used.
+        """
         z = self.cell.equilibrium(z)
-        return self.head((z if z.dim() == 2 else F.avg_pool2d(z, _POOL)).flatten(1))
+        if self.config.tiers:
+            z = z[-1]
+        elif self.config.kind == "conv":
+            z = F.avg_pool2d(z, _POOL)
+        return self.head(z.flatten(1))

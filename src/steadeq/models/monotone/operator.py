@@ -5,8 +5,8 @@ The symmetric part of I - W is m I + AᵀA, so that <z, (I - W) z> >= m ‖z‖�
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,19 @@ from torch.nn import functional as F
 
 from ..._internal.validation import check_positive
 
+Blocks = tuple[Tensor, ...]
+"""A map as (..., rows, n) matrices, one stack of them for each tier of the state.
+
+The first n rows are a diagonal block of the map in the basis in which it is block-diagonal; further rows are what the
+tier adds to the next one.
+"""
+
 
 class AbstractMonotoneOperator(nn.Module, ABC):
     """The map z -> W z, with a margin m > 0 of monotonicity.
 
-    Functions of W, such as its `resolvent`, are computed on `blocks()`: W itself for vectors, one matrix for each
-    frequency for images.
+    A state is a tensor, or a tuple with one for each tier. Functions of W, such as its `resolvent`, are computed on
+    `blocks()`: W itself for vectors, one matrix for each frequency for images.
 
     Args:
         m: Smallest eigenvalue that the symmetric part of I - W may have.
@@ -31,28 +38,36 @@ class AbstractMonotoneOperator(nn.Module, ABC):
         self.m = m
 
     @abstractmethod
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Any) -> Any:
         """Return W z."""
 
     @abstractmethod
-    def transpose(self, y: Tensor) -> Tensor:
+    def transpose(self, y: Any) -> Any:
         """Return Wᵀ y."""
 
     @abstractmethod
-    def blocks(self) -> Tensor:
-        """Return the diagonal blocks of W in the basis in which it is block-diagonal, (..., n, n)."""
+    def blocks(self) -> Blocks:
+        """Return W as matrices, for each tier."""
 
     @abstractmethod
-    def apply_blocks(self, blocks: Tensor, v: Tensor) -> Tensor:
-        """Return the product of v with the map that has these blocks."""
+    def apply_blocks(self, blocks: Blocks, v: Any) -> Any:
+        """Return W v, given its blocks."""
 
-    def inverse(self, v: Tensor, *, alpha: float = 1.0) -> Tensor:
+    @abstractmethod
+    def apply_resolvent(self, blocks: Blocks, v: Any) -> Any:
+        """Return ((1 + alpha) I - alpha W)⁻¹ v, given the `resolvent` of the blocks of W."""
+
+    def inverse(self, v: Any, *, alpha: float = 1.0) -> Any:
         """Return ((1 + alpha) I - alpha W)⁻¹ v; for more than one v, keep the `resolvent` of the blocks."""
-        return self.apply_blocks(resolvent(self.blocks(), alpha), v)
+        return self.apply_resolvent(resolvent(self.blocks(), alpha), v)
 
     def extra_repr(self) -> str:
         """Show the margin."""
         return f"m={self.m}"
+
+    def _monotone(self, A: Tensor, B: Tensor) -> Tensor:
+        """Return (1 - m) I - AᴴA + B - Bᴴ for (..., any, n) and (..., n, n) matrices."""
+        return (1 - self.m) * _identity_like(B) - A.mH @ A + B - B.mH
 
 
 class MonotoneLinear(AbstractMonotoneOperator):
@@ -64,7 +79,7 @@ class MonotoneLinear(AbstractMonotoneOperator):
 
     Example:
         >>> operator = MonotoneLinear(features=4, m=0.5)
-        >>> W = operator.blocks()
+        >>> (W,) = operator.blocks()
         >>> bool(torch.linalg.eigvalsh(torch.eye(4) - (W + W.T) / 2).min() >= 0.499)
         True
     """
@@ -82,131 +97,73 @@ class MonotoneLinear(AbstractMonotoneOperator):
 
     def transpose(self, y: Tensor) -> Tensor:
         """Return Wᵀ y for (B, features) states."""
-        return self.apply_blocks(self.blocks().mT, y)
+        return F.linear(y, self.blocks()[0].mT)
 
-    def blocks(self) -> Tensor:
+    def blocks(self) -> Blocks:
         """Return W, (features, features)."""
         with torch.autocast(self.A.device.type, enabled=False):
-            return _monotone(self.A, self.B, self.m)
+            return (self._monotone(self.A, self.B),)
 
-    def apply_blocks(self, blocks: Tensor, v: Tensor) -> Tensor:
+    def apply_blocks(self, blocks: Blocks, v: Tensor) -> Tensor:
         """Return the product of (B, features) vectors with a matrix."""
-        return F.linear(v, blocks)
+        return F.linear(v, blocks[0])
+
+    def apply_resolvent(self, blocks: Blocks, v: Tensor) -> Tensor:
+        """Return the product of (B, features) vectors with a matrix."""
+        return F.linear(v, blocks[0])
 
 
-class MonotoneConv(AbstractMonotoneOperator):
-    """W for images: A and B are 3 by 3 convolutions with circular padding, so that W is block-diagonal in frequency.
-
-    The kernels are normalized and carry one gain each, which keeps ‖W‖ moderate for any number of channels.
-
-    Args:
-        channels: Number of channels of the state.
-        size: Height and width of the state, which the blocks are made for.
-        m: Margin of monotonicity.
-
-    Example:
-        >>> operator = MonotoneConv(channels=3, size=(8, 6))
-        >>> operator.blocks().shape
-        torch.Size([8, 4, 3, 3])
-    """
-
-    def __init__(self, *, channels: int, size: tuple[int, int], m: float = 1.0) -> None:
-        super().__init__(m=m)
-        self.size = size
-        self.A = nn.Parameter(torch.empty(channels, channels, 3, 3))
-        self.B = nn.Parameter(torch.empty(channels, channels, 3, 3))
-        for parameter in (self.A, self.B):
-            nn.init.uniform_(parameter, -((9 * channels) ** -0.5), (9 * channels) ** -0.5)
-        self.gain_A = nn.Parameter(torch.tensor(1.0))
-        self.gain_B = nn.Parameter(torch.tensor(1.0))
-
-    def forward(self, z: Tensor) -> Tensor:
-        """Return W z for (B, channels, H, W) states of any size."""
-        A, B = self._kernels()
-        return self._symmetric(A, z) + _circular_conv(z, B - _adjoint_kernel(B))
-
-    def transpose(self, y: Tensor) -> Tensor:
-        """Return Wᵀ y for (B, channels, H, W) states of any size."""
-        A, B = self._kernels()
-        return self._symmetric(A, y) - _circular_conv(y, B - _adjoint_kernel(B))
-
-    def blocks(self) -> Tensor:
-        """Return (H, W // 2 + 1, channels, channels) complex matrices, one for each frequency of a real transform."""
-        with torch.autocast(self.A.device.type, enabled=False):
-            A, B = (self._transfer(kernel) for kernel in self._kernels())
-            return _monotone(A, B, self.m)
-
-    def apply_blocks(self, blocks: Tensor, v: Tensor) -> Tensor:
-        """Return the product of (B, channels, H, W) images with the circular convolution that has this transform."""
-        spectrum = torch.fft.rfft2(v.to(self.A.dtype))
-        return torch.fft.irfft2(torch.einsum("hwij,bjhw->bihw", blocks, spectrum), s=self.size)
-
-    def _kernels(self) -> tuple[Tensor, Tensor]:
-        # Winston and Kolter's code scales AᵀA by a gain that may become negative, and with it the margin; this one is
-        # squared in AᵀA.
-        return self.gain_A * self.A / self.A.norm(), self.gain_B * self.B / self.B.norm()
-
-    def _symmetric(self, A: Tensor, z: Tensor) -> Tensor:
-        return (1 - self.m) * z - _circular_conv(_circular_conv(z, A), _adjoint_kernel(A))
-
-    def _transfer(self, kernel: Tensor) -> Tensor:
-        """Return the transform of a kernel: output = transfer @ input at each frequency.
-
-        Summed tap by tap, as 9 taps are fewer than a padded image has pixels, and as taps may wrap around small ones.
-        """
-        height, width = self.size
-        taps = torch.arange(-1, 2, device=kernel.device, dtype=kernel.dtype)
-        rows = torch.fft.fftfreq(height, device=kernel.device, dtype=kernel.dtype)
-        columns = torch.fft.rfftfreq(width, device=kernel.device, dtype=kernel.dtype)
-        waves = (torch.exp(2j * math.pi * frequencies[:, None] * taps) for frequencies in (rows, columns))
-        return torch.einsum("oikl,hk,wl->hwoi", kernel.to(kernel.dtype.to_complex()), *waves)
-
-
-def resolvent(W: Tensor, alpha: float | Tensor) -> Tensor:
-    """Return ((1 + alpha) I - alpha W)⁻¹ of (..., n, n) blocks.
+def resolvent(W: Blocks, alpha: float | Tensor) -> Blocks:
+    """Return the blocks of ((1 + alpha) I - alpha W)⁻¹, to be used by `apply_resolvent`.
 
     The matrix is I + alpha (I - W), whose symmetric part is at least (1 + alpha m) I: it can be inverted for every
-    alpha > 0, and its inverse is a contraction.
+    alpha > 0, and its inverse is a contraction. For W with tiers, further rows are the product of those of alpha W with
+    the inverse of the tier: what the next tier has to add before its own inverse.
     """
+
+    def of_tier(block: Tensor) -> Tensor:
+        n = block.shape[-1]
+        inverse = torch.linalg.inv((1 + alpha) * _identity_like(block[..., :n, :]) - alpha * block[..., :n, :])
+        return torch.cat([inverse, alpha * block[..., n:, :] @ inverse], dim=-2)
+
     # Half precision would lose the margin of monotonicity.
-    with torch.autocast(W.device.type, enabled=False):
-        return torch.linalg.inv((1 + alpha) * _identity_like(W) - alpha * W)
+    with torch.autocast(W[0].device.type, enabled=False):
+        return tuple(map(of_tier, W))
 
 
 @torch.no_grad()
-def norm_bound(W: Tensor, *, num_squarings: int = 5) -> Tensor:
-    """Return an upper bound of ‖I - W‖ for (..., n, n) blocks, a scalar without a graph.
+def norm_bound(W: Blocks, *, num_squarings: int = 5) -> Tensor:
+    """Return an upper bound of ‖I - W‖, a scalar without a graph.
 
-    ‖G‖² = ‖GᴴG‖, and the Frobenius norm is an upper bound; after k squarings it is too large by a factor of
-    n^(1 / 2^(k+1)) at most (Gram iteration, Delattre et al., 2023). Unlike power iteration it is never too small.
+    For the columns G of a tier, ‖G‖² = ‖GᴴG‖, and the Frobenius norm is an upper bound; after k squarings it is too
+    large by a factor of n^(1 / 2^(k+1)) at most (Gram iteration, Delattre et al., 2023). Unlike power iteration it is
+    never too small. Columns of every other tier have no rows in common, so that together they have the norm of the
+    largest; both kinds of tiers, if there are several, cost a factor of √2 at most.
 
     Args:
         W: The blocks.
         num_squarings: Batched matrix products to spend.
     """
-    with torch.autocast(W.device.type, enabled=False):
-        G = _identity_like(W) - W
+
+    def of_tier(block: Tensor) -> Tensor:
         # G is kept at norm 1, and the logarithm of what it stands for apart, as powers leave the range of floats.
-        norm = torch.linalg.matrix_norm(G, keepdim=True)
-        G, log_norm = G / norm, norm.log()
+        G, log_norm = _normalized(_identity_like(block) - block)
         for _ in range(num_squarings):
-            G = G.mH @ G
-            norm = torch.linalg.matrix_norm(G, keepdim=True)
-            G, log_norm = G / norm, 2 * log_norm + norm.log()
+            G, log_change = _normalized(G.mH @ G)
+            log_norm = 2 * log_norm + log_change
         return (log_norm / 2**num_squarings).exp().amax()
 
-
-def _monotone(A: Tensor, B: Tensor, m: float) -> Tensor:
-    return (1 - m) * _identity_like(A) - A.mH @ A + B - B.mH
+    with torch.autocast(W[0].device.type, enabled=False):
+        bounds = torch.stack([of_tier(block) for block in W])
+        return torch.stack([bounds[kind::2].amax() for kind in range(min(len(W), 2))]).norm()
 
 
 def _identity_like(matrices: Tensor) -> Tensor:
-    return torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
+    return torch.eye(*matrices.shape[-2:], dtype=matrices.dtype, device=matrices.device)
 
 
-def _circular_conv(z: Tensor, kernel: Tensor) -> Tensor:
-    return F.conv2d(F.pad(z, (1, 1, 1, 1), mode="circular"), kernel)
-
-
-def _adjoint_kernel(kernel: Tensor) -> Tensor:
-    return kernel.transpose(0, 1).flip(2, 3)
+def _normalized(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return matrices divided by their Frobenius norms, and the logarithms of these."""
+    # For complex matrices, torch.linalg.matrix_norm takes longer than the products.
+    norm = (matrices * matrices.conj()).real.sum((-2, -1), keepdim=True).sqrt()
+    return matrices * (1 / norm), norm.log()

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from ..._internal.validation import check_count
 from ...nn import cached_parameters
+from ..pretrained import PretrainedModel
 from .cell import TransformerCell, TransformerDropout
 from .language_model import AbstractTransformerConfig, DEQTransformerLM
 from .predictions import Carry, Predictions, extend_carry
 
 
-class TransformerXL(nn.Module):
+class TransformerXL(PretrainedModel):
     """A language model of layers with weights of their own, which the DEQ-Transformer is compared with (Table 1).
 
     A layer is a `TransformerCell` that nothing is injected into. The inputs of each layer are its memory for the next
@@ -90,7 +91,7 @@ class TransformerXL(nn.Module):
         )
 
 
-class TiedTransformer(nn.Module):
+class TiedTransformer(PretrainedModel):
     """The cell of a DEQ-Transformer, applied a given number of times from zero and trained by backpropagation.
 
     It has the parameters of the DEQ-Transformer and computes what Picard iteration would. What it carries from segment

@@ -1,0 +1,300 @@
+"""Models as folders: config.json and model.safetensors, on disk or on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import re
+import tempfile
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+import torch
+from torch import Tensor, nn
+
+from .._internal.validation import suggestion
+from ..adjoints import AbstractAdjoint
+from ..nn import DEQ
+from ..solvers import AbstractSolver
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_CLASS = "class"
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_M = TypeVar("_M", bound="PretrainedModel")
+
+
+class PretrainedModel(nn.Module):
+    """A model that can be saved to a folder and loaded from one.
+
+    What it needs is a class `Config`, an `AbstractModelConfig` whose `build` returns the model, and the config that it
+    was built from as `config`.
+
+    Example:
+        >>> from steadeq.models import ToyDEQ
+        >>> model = ToyDEQ(hidden=10).eval()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save_pretrained(folder)
+        ...     copy = ToyDEQ.from_pretrained(folder)
+        >>> copy.config, torch.equal(copy(torch.ones(3, 1)), model(torch.ones(3, 1)))
+        (ToyDEQ.Config(hidden=10), True)
+    """
+
+    config: Any
+    """The sizes."""
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write config.json and model.safetensors; a model that was saved there before is replaced.
+
+        Solver and adjoint are no part of it. Parameters that are shared are written once.
+
+        Args:
+            folder: The folder, which is made if there is none.
+
+        Raises:
+            ValueError: The folder cannot be written, or has a config.json of something else.
+        """
+        path, config = Path(folder), getattr(self, "config", None)
+        if not dataclasses.is_dataclass(config):
+            raise TypeError(f"{type(self).__name__} has no config; keep the one that it was built from as self.config.")
+        content = {_CLASS: _class_path(type(config)), **vars(config)}
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(self).items()}
+        if (path / CONFIG).exists() and not is_pretrained(path):
+            raise ValueError(f"{path / CONFIG} belongs to something else; name another folder.")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path, prefix=".") as temporary:
+                parts = [Path(temporary, name) for name in (WEIGHTS, CONFIG)]
+                parts[0].write_bytes(_require_safetensors().save(weights, {"format": "pt"}))
+                parts[1].write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+                # In this order, so that there never is a config next to the weights of another model.
+                (path / CONFIG).unlink(missing_ok=True)
+                for part in parts:
+                    part.replace(path / part.name)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written: {error.strerror}.") from error
+
+    @classmethod
+    def from_pretrained(
+        cls: type[_M],
+        folder: Path | str,
+        *,
+        solver: AbstractSolver | None = None,
+        adjoint: AbstractAdjoint | None = None,
+        **fields: Any,
+    ) -> _M:
+        """Return a model that was saved, in evaluation mode.
+
+        Only models of this class and of classes derived from it are loaded, of which those are known that are imported
+        already: nothing is imported because a file says so.
+
+        Args:
+            folder: The folder, or the name of a model on the Hugging Face Hub such as "user/model" (needs the extra
+                `hub`).
+            solver: How to find equilibria, instead of the model's default.
+            adjoint: How to differentiate them, instead of the model's default.
+            **fields: Fields of the config that take the place of those saved and keep the shapes of the weights, such
+                as `dropout`.
+
+        Raises:
+            ValueError: There is no such folder or model, or its files are not what they should be.
+            TypeError: There is no such field, or the model has no use for a solver or an adjoint.
+        """
+        path = _locate(folder)
+        config = _read_config(path / CONFIG, cls)
+        weights = read_weights(path / WEIGHTS)
+        model = config.resolve(config, fields).build()
+        own = _distinct(model)
+        if problems := list(_differences(own, weights)):
+            raise ValueError(f"{path / WEIGHTS} does not fit {model.config!r}: {'; '.join(problems)}.")
+        for name, tensor in own.items():
+            # What is shared stays shared, and the dtype is the one that was saved.
+            tensor.data = weights[name]
+        for name, value in (("solver", solver), ("adjoint", adjoint)):
+            if value is not None:
+                if not isinstance(layer := getattr(model, "layer", None), DEQ):
+                    raise TypeError(f"{name} is given, but {type(model).__name__} has no equilibrium layer.")
+                setattr(layer, name, value)
+        return model.eval()
+
+    def push_to_hub(self, repo_id: str, *, private: bool = False) -> str:
+        """Save the model to the Hugging Face Hub, with the login of the Hub's own tools; needs the extra `hub`.
+
+        Args:
+            repo_id: Name of the model there, such as "user/model"; it is made if there is none.
+            private: Whether nobody else may see one that is made.
+
+        Returns:
+            The address of the upload.
+
+        Raises:
+            ValueError: The package huggingface_hub is not installed.
+        """
+        api = _require_hub(f"Saving {repo_id} to the Hugging Face Hub").HfApi()
+        with tempfile.TemporaryDirectory() as temporary:
+            self.save_pretrained(temporary)
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            return str(api.upload_folder(repo_id=repo_id, folder_path=temporary))
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Return whether a folder holds a model that `save_pretrained` wrote."""
+    try:
+        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    # The config of a run has no class, and those of other libraries none with a colon.
+    return isinstance(content, dict) and ":" in str(content.get(_CLASS))
+
+
+def read_weights(path: Path) -> Mapping[str, Any]:
+    """Return the content of a file of weights, .safetensors or of `torch.save`, without executing anything in it.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: It cannot be read, or holds something else.
+    """
+    safetensors = _require_safetensors() if path.suffix == ".safetensors" else None
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+    try:
+        content = (
+            safetensors.load_file(path) if safetensors else torch.load(path, map_location="cpu", weights_only=True)
+        )
+    except Exception as error:
+        # What bytes that are no checkpoint raise is a matter of chance.
+        if isinstance(error, pickle.UnpicklingError) and (found := re.search(r"GLOBAL (\S+)", str(error))):
+            raise ValueError(
+                f"{path} holds an object of {found[1]} besides tensors, and loading it would execute code of the file; "
+                "save the state_dict() of the model with the code that made it, and read that."
+            ) from error
+        raise ValueError(f"{path} is damaged, or no file of weights; get the file again.") from error
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path} holds a {type(content).__name__}; it must hold a state dict.")
+    return content
+
+
+# Configs
+
+
+def _class_path(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _derived(kind: type) -> Iterator[type]:
+    """Yield a class and all that are derived from it."""
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _derived(child)
+
+
+def _read_config(path: Path, model_class: type) -> Any:
+    """Return the config of a folder, of a model of this class or of one derived from it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: it is no JSON.") from error
+    if not isinstance(content, dict) or _CLASS not in content:
+        raise ValueError(f"{path} is no config of a model: it has no {_CLASS!r}.")
+    name = content.pop(_CLASS)
+    configs = (getattr(kind, "Config", None) for kind in _derived(model_class))
+    known = {_class_path(kind): kind for kind in configs if kind is not None}
+    if name not in known:
+        hint = suggestion(str(name), known)
+        raise ValueError(f"{path}: {_CLASS} is {name!r}, which is no {model_class.__name__} that is imported.{hint}")
+    kind = known[name]
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field.type for field in dataclasses.fields(kind) if field.init}
+    for unknown in content.keys() - fields.keys():
+        raise ValueError(f"{path}: there is no field {unknown!r}.{suggestion(unknown, fields)}")
+    for field, text in fields.items():
+        if field not in content:
+            raise ValueError(f"{path}: {field} is missing.")
+        if not _fits(content[field], hints[field]):
+            raise ValueError(f"{path}: {field} is {content[field]!r}; it must be of type {text}.")
+    try:
+        return kind(**content)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value of JSON is what a type hint asks for; lists stand for tuples."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+# Weights
+
+
+def _distinct(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers, each by the first of its names."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(tensor), (name, tensor))
+    return dict(found.values())
+
+
+def _differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield what is wrong with the names and shapes of weights."""
+    for name in sorted(own.keys() | given.keys()):
+        if name not in given:
+            yield f"{name} is missing"
+        elif name not in own:
+            yield f"{name} is left over"
+        elif own[name].shape != given[name].shape:
+            yield f"{name} has shape {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
+
+
+# Packages that are optional
+
+
+def _require_safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise ValueError("Files of weights need safetensors: pip install 'steadeq[train]'.") from error
+    return safetensors.torch
+
+
+def _require_hub(what: str) -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ValueError(f"{what} needs huggingface_hub: pip install 'steadeq[hub]'.") from error
+    return huggingface_hub
+
+
+def _locate(folder: Path | str) -> Path:
+    """Return the folder, downloaded if it is the name of a model on the Hugging Face Hub."""
+    name = str(folder)
+    if Path(folder).is_dir():
+        return Path(folder)
+    if not _HUB_ID.fullmatch(name):
+        raise ValueError(f"{name} is no folder.")
+    hub = _require_hub(f"{name} is no folder here, and looking for it on the Hugging Face Hub")
+    try:
+        path = Path(hub.hf_hub_download(name, CONFIG)).parent
+        # The weights of the same commit.
+        hub.hf_hub_download(name, WEIGHTS, revision=path.name)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"{name} is no folder here, and cannot be read from the Hugging Face Hub: {reason}") from error
+    return path

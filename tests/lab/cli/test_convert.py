@@ -1,0 +1,317 @@
+"""From a checkpoint of the authors to its numbers: `steadeq convert` and `steadeq evaluate`."""
+
+import json
+import math
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lab.train.runs import snapshot, tiny_config, train
+from safetensors.torch import load_file
+from torch.nn import functional as F
+
+import steadeq
+from steadeq import Anderson, Broyden
+from steadeq.lab.cli.main import main
+from steadeq.lab.data import WikiText2
+from steadeq.lab.errors import InputError
+from steadeq.models import DEQTransformerLM, MDEQClassifier, ResNet, from_official
+
+PARITY = Path(__file__).parents[2] / "models" / "parity"
+WORDS = "the of a = , . @ to in on " * 40
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STEADEQ_DATA", str(work / "data"))
+    return work
+
+
+@pytest.fixture
+def checkpoint(home):
+    """The multiscale DEQ of the parity test, as the official training would have saved it."""
+    tensors = load_file(PARITY / "mdeq_tiny.safetensors")
+    state = {f"module.{key[6:]}": tensor for key, tensor in tensors.items() if key.startswith("state/")}
+    path = home / "checkpoint.pth.tar"
+    torch.save({"epoch": 50, "state_dict": state, "perf": 0.7}, path)
+    return path
+
+
+def write_cifar(folder, *, num_images=20):
+    """Write files of CIFAR-10 with few images, all classes in turn; return images and labels of the test file."""
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        images = torch.randint(256, (num_images, 3 * 32 * 32), dtype=torch.uint8)
+        labels = torch.arange(num_images, dtype=torch.uint8) % 10
+        content = torch.cat([labels[:, None], images], dim=1)
+        (folder / f"{name}.bin").write_bytes(bytes(content.flatten().tolist()))
+    return images.reshape(-1, 3, 32, 32), labels.long()
+
+
+def write_wikitext(folder, *, words=WORDS):
+    folder.mkdir(parents=True)
+    for name in ("train", "valid", "test"):
+        (folder / f"wiki.{name}.tokens").write_text(f" {words}\n", encoding="utf-8")
+
+
+SMALL = ("--data", "cifar10", "--data.num-train", "10", "--data.num-validation", "0")
+
+
+def succeed(capfd, *arguments):
+    capfd.readouterr()
+    assert main(list(map(str, arguments))) == 0
+    output, errors = capfd.readouterr()
+    assert errors == ""
+    return output
+
+
+def refuse(capfd, *arguments):
+    """Check that a command is refused with one sentence, that nothing is written, and return the sentence."""
+    before = snapshot(Path.cwd())
+    capfd.readouterr()
+    assert main(list(map(str, arguments))) == 2
+    output, errors = capfd.readouterr()
+    assert output == ""
+    (line,) = errors.splitlines()
+    assert snapshot(Path.cwd()) == before
+    return line.removeprefix("steadeq: ")
+
+
+# Convert
+
+
+@pytest.mark.parametrize("flag", ["-o", "--out"])
+def test_a_checkpoint_becomes_a_folder_and_what_was_found_is_told(flag, checkpoint, home, capfd):
+    output = succeed(capfd, "convert", checkpoint, flag, home / "tiny")
+    model = from_official(checkpoint)
+    count = sum(p.numel() for p in model.parameters())
+    assert output.splitlines()[0] == f"MDEQClassifier, {count:,} parameters"
+    told, assumed = output.splitlines()[1:3]
+    assert told.startswith("Told by the weights: channels=(24, 24), image_channels=3, num_downsamplings=0, expansion=5")
+    assert assumed == "Assumed (preset mdeq/cifar10-tiny): groups=8, dropout=0.25"
+    loaded = MDEQClassifier.from_pretrained(home / "tiny")
+    assert loaded.config == model.config
+    assert all(map(torch.equal, loaded.state_dict().values(), model.state_dict().values()))
+
+
+def test_a_preset_takes_the_place_of_what_is_inferred(checkpoint, home, capfd):
+    output = succeed(capfd, "convert", checkpoint, "--preset", "mdeq/cifar10-tiny", "-o", "tiny")
+    assert "Assumed (preset mdeq/cifar10-tiny)" in output
+    assert "stage0.0.weight is missing" in refuse(capfd, "convert", checkpoint, "--preset", "mdeq/cifar10", "-o", "b")
+    assert "There is no model 'mdeq/cifar'" in refuse(capfd, "convert", checkpoint, "--preset", "mdeq/cifar", "-o", "b")
+
+
+def test_bad_checkpoints_are_refused_and_nothing_is_written(checkpoint, home, capfd):
+    torch.save(torch.nn.Linear(2, 2), "module.pt")
+    torch.save(ResNet(blocks=(1,), widths=(4,)).state_dict(), "resnet.pt")
+    Path("half.pt").write_bytes(checkpoint.read_bytes()[:1000])
+    for name, reason in (
+        ("module.pt", "besides tensors"),
+        ("resnet.pt", "holds no network of locuslab/deq"),
+        ("half.pt", "is damaged"),
+        ("missing.pt", "cannot be read: No such file"),
+    ):
+        line = refuse(capfd, "convert", name, "-o", "out")
+        assert line.startswith(name)
+        assert reason in line
+    assert "out is missing" in refuse(capfd, "convert", checkpoint)
+    Path("full").mkdir()
+    Path("full", "notes.txt").write_text("mine")
+    assert "full exists already" in refuse(capfd, "convert", checkpoint, "-o", "full")
+
+
+# Load
+
+
+def test_load_model_reads_the_folder_as_it_reads_a_run(checkpoint, home, capfd):
+    succeed(capfd, "convert", checkpoint, "-o", "tiny")
+    model = steadeq.load_model("tiny")
+    assert isinstance(model, MDEQClassifier)
+    assert not model.training
+    x = torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(model(x), from_official(checkpoint)(x))
+    train(tiny_config(), Path("run"))
+    assert type(steadeq.load_model("run")).__name__ == "ToyDEQ"
+    with pytest.raises(InputError, match="tiny holds a model and is no run; it has no checkpoint of step 3"):
+        steadeq.load_model("tiny", step=3)
+    Path("tiny/model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model.safetensors cannot be read"):
+        steadeq.load_model("tiny")
+
+
+OWN = """
+from dataclasses import dataclass, replace
+from torch import nn
+from steadeq.lab.recipes.digits import digits
+from steadeq.models import AbstractModelConfig, PretrainedModel
+
+class Own(PretrainedModel):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        width: int = 3
+        def build(self):
+            return Own(self)
+
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.linear = config, nn.Linear(config.width, 1)
+
+def recipe():
+    return replace(digits(), model=Own.Config(width=2))
+"""
+
+
+def test_the_folder_of_a_model_of_a_user_needs_the_recipe(home):
+    Path("own_model.py").write_text(OWN)
+    # In a process that has not imported the file, its classes are not known: here they have another name.
+    names = {"__name__": "another"}
+    exec(compile(OWN, "own_model.py", "exec"), names)
+    names["recipe"]().model.build().save_pretrained("own")
+    config = Path("own/config.json")
+    config.write_text(config.read_text().replace("another:", "own_model:"))
+    with pytest.raises(
+        InputError, match=r"class is 'own_model:Own.Config', which is no PretrainedModel that is imported"
+    ):
+        steadeq.load_model("own")
+    assert "own_model" not in sys.modules
+    assert steadeq.load_model("own", recipe="own_model.py:recipe").linear.in_features == 2
+
+
+# Evaluate
+
+
+def rows_of(folder):
+    """Return the rows of the table that was written."""
+    return json.loads(Path(folder, "evaluation.json").read_text())["rows"]
+
+
+@torch.no_grad()
+def by_hand(model, images, labels, solver):
+    """Return the accuracy and the loss, as the official test computes them, and the mean number of evaluations."""
+    mean = torch.tensor([0.4914, 0.4822, 0.4465])[:, None, None]
+    std = torch.tensor([0.2023, 0.1994, 0.2010])[:, None, None]
+    logits, eq = model.solve((images / 255 - mean) / std, solver=solver)
+    accuracy = float((logits.argmax(dim=1) == labels).double().mean())
+    return accuracy, float(F.cross_entropy(logits, labels)), float(eq.stats.num_evals.double().mean())
+
+
+def test_the_command_measures_what_a_loop_by_hand_does(checkpoint, home, capfd):
+    images, labels = write_cifar(home / "data" / "cifar-10-batches-bin")
+    succeed(capfd, "convert", checkpoint, "-o", "tiny")
+    model = steadeq.load_model("tiny")
+    output = succeed(
+        capfd, "evaluate", "tiny", *SMALL, "--solver", "Anderson", "--solver.max-evals", 3, "--device", "cpu"
+    )
+    assert "tiny on cifar10, test split" in output
+    rows = rows_of("tiny")
+    assert [row["max_evals"] for row in rows] == [1, 2, 3]
+    for row in rows:
+        accuracy, loss, evals = by_hand(model, images, labels, Anderson(max_evals=row["max_evals"]))
+        assert row["accuracy"] == pytest.approx(accuracy, abs=1e-9)
+        assert row["loss"] == pytest.approx(loss, rel=1e-4)
+        assert row["forward_evals"] == evals
+    assert len(Path("tiny/evaluation.csv").read_text().splitlines()) == 4
+
+
+def test_the_solver_of_the_model_and_budgets_of_choice(checkpoint, home, capfd):
+    images, labels = write_cifar(home / "data" / "cifar-10-batches-bin")
+    succeed(capfd, "convert", checkpoint, "-o", "tiny")
+    output = succeed(capfd, "evaluate", "tiny", "--budgets", "1", "4", f"--data={SMALL[1]}", *SMALL[2:])
+    assert [line.split()[0] for line in output.splitlines() if re.match(r"\s*\d+\s", line)] == ["1", "4"]
+    succeed(capfd, "evaluate", "tiny", *SMALL, "--budgets", "2", "--solver", "broyden", "--batch-size", 7)
+    (row,) = rows_of("tiny")
+    accuracy, loss, _ = by_hand(steadeq.load_model("tiny"), images, labels, Broyden(max_evals=2))
+    assert row["accuracy"] == pytest.approx(accuracy, abs=1e-9)
+    assert row["loss"] == pytest.approx(loss, rel=1e-4)
+
+
+@torch.no_grad()
+def test_a_text_is_read_in_16_streams_with_memory_as_the_official_test_does(home, capfd):
+    write_wikitext(home / "data" / "wikitext-2")
+    # Ten words, unknown words, and the ends of lines.
+    model = DEQTransformerLM(vocab_size=12, features=8, num_heads=2, hidden_features=8, memory_length=6).eval()
+    model.save_pretrained("lm")
+    solver = ("--solver", "Anderson", "--solver.max-evals", 5, "--solver.tol", 0)
+    succeed(capfd, "evaluate", "lm", "--data", "wikitext-2", "--data.length", 6, "--budgets", 5, *solver)
+    (row,) = rows_of("lm")
+    tokens = torch.tensor(WikiText2().vocabulary().encode([*WORDS.split(), "<eos>"]))
+    streams = tokens[: len(tokens) // 16 * 16].reshape(16, -1)
+    total, count, carry = 0.0, 0, None
+    for begin in range(0, streams.shape[1] - 1, 6):
+        inputs, targets = streams[:, begin : begin + 6], streams[:, begin + 1 : begin + 7]
+        predictions = model(inputs[:, : targets.shape[1]], carry, solver=Anderson(max_evals=5, tol=0))
+        carry = predictions.carry
+        total, count = total + float(predictions.losses(targets).sum()), count + targets.numel()
+    assert row["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
+
+
+def test_data_that_does_not_fit_is_refused_in_a_sentence(checkpoint, home, capfd):
+    write_cifar(home / "data" / "cifar-10-batches-bin")
+    write_wikitext(home / "data" / "wikitext-2")
+    succeed(capfd, "convert", checkpoint, "-o", "tiny")
+    MDEQClassifier(channels=(8, 8), expansion=2, final_channels=8, num_classes=7).save_pretrained("seven")
+    MDEQClassifier(channels=(8, 8), expansion=2, final_channels=8, num_classes=12).save_pretrained("twelve")
+    DEQTransformerLM(vocab_size=50, features=8, num_heads=2, hidden_features=8).save_pretrained("lm")
+    refusals = {
+        ("tiny", "--data", "wikitext-2"): "it is a text, and the model no language model",
+        ("lm", *SMALL): "it is no text, and the model is a language model",
+        ("lm", "--data", "wikitext-2"): "it has 12 tokens, and the model has 50",
+        ("tiny", "--data", "digits"): "digits does not fit the model of tiny: ",
+        ("seven", *SMALL): "it has 10 classes, and the model has 7",
+        ("twelve", *SMALL): "it has 10 classes, and the model has 12",
+        ("tiny",): "tiny holds a model and no data; name that with --data",
+        ("tiny", "--data", "cifr10"): "--data is 'cifr10'; it must be one of Cifar10",
+        ("tiny", *SMALL, "--budgets", "0"): "each must be at least 1",
+        ("tiny", *SMALL, "--batch-size", "0"): "--batch-size is 0; it must be at least 1",
+        ("tiny", *SMALL, "--step", "3"): "it has no checkpoint of step 3",
+        ("nothing", *SMALL): "nothing is no folder of a model",
+    }
+    for arguments, reason in refusals.items():
+        assert reason in refuse(capfd, "evaluate", *arguments), arguments
+    assert not Path("tiny/evaluation.json").exists()
+
+
+def test_a_run_is_evaluated_on_its_own_data_with_a_solver_of_choice(home, capfd):
+    train(tiny_config(), Path("run"))
+    assert "a run is evaluated on its own data, without --data" in refuse(capfd, "evaluate", "run", "--data", "digits")
+    succeed(capfd, "evaluate", "run", "--solver", "Broyden", "--solver.max-evals", 2, "--batch-size", 100)
+    assert [row["max_evals"] for row in rows_of("run")] == [1, 2]
+
+
+# The page
+
+
+def test_every_snippet_of_the_page_for_users_of_the_official_code_runs(checkpoint, home, capfd):
+    page = (Path(__file__).parents[3] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(\w*)\n(.*?)```", page, flags=re.DOTALL)
+    assert [language for language, _ in blocks] == ["python", "", "", "python"]
+    write_cifar(home / "data" / "cifar-10-batches-bin", num_images=10)
+    # The tokens of the language model of the parity test: 598 words, unknown words, and the ends of lines.
+    text = " ".join(f"w{i}" for i in range(598)) + " "
+    write_wikitext(home / "data" / "wikitext-103", words=5 * text)
+    tensors = load_file(PARITY / "deq_transformer_post.safetensors")
+    torch.save({key[6:]: w for key, w in tensors.items() if key.startswith("state/")}, "model_state_dict.pth")
+    names = {"__name__": "page"}
+    for language, block in blocks:
+        if language == "python":
+            exec(compile(block, "coming-from.md", "exec"), names)
+            # The commands after it make the same folder.
+            if block is blocks[0][1]:
+                shutil.rmtree("mdeq")
+            continue
+        for line in block.splitlines():
+            words = line.removeprefix("steadeq ").split()
+            # The data of the test is smaller than the published one.
+            output = succeed(capfd, *words, *(SMALL[2:] if "cifar10" in words else ()))
+            assert "Written to" in output
+    assert names["model"].config.channels == (24, 24)
+    assert [row["max_evals"] for row in rows_of("mdeq")] == list(range(1, 10))
+    assert [row["max_evals"] for row in rows_of("deq-transformer")] == [12, 30]

@@ -1,0 +1,366 @@
+"""Models as folders, and as what the Hugging Face Hub serves."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import steadeq
+from steadeq import DEQ, Anderson, Broyden, Implicit, OneStep, Picard
+from steadeq.models import (
+    MDEQ,
+    AbstractEquilibriumModel,
+    AbstractModelConfig,
+    ConvDEQ,
+    DenseNet,
+    DEQTransformerLM,
+    MDEQClassifier,
+    MDEQSegmenter,
+    MonotoneDEQ,
+    PretrainedModel,
+    ResNet,
+    TiedTransformer,
+    ToyDEQ,
+    TransformerXL,
+)
+
+TEXT = {"vocab_size": 30, "features": 8, "num_heads": 2, "hidden_features": 12, "cutoffs": (10,), "div_value": 2.0}
+IMAGES = {"channels": (8, 8), "expansion": 2}
+
+
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, z, x):
+        return torch.tanh(0.5 * self.linear(z) + x)
+
+
+class Mine(AbstractEquilibriumModel):
+    """A model of a user: its constructor is not like ours, two names share a weight, and one buffer is not float."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        scale: float = 1.0
+        names: tuple[str, ...] = ("a", "b")
+        note: str | None = None
+
+        def build(self):
+            return Mine(self)
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.layer, self.first, self.second = DEQ(Cell()), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.register_buffer("count", torch.tensor(3))
+
+    def encode(self, x):
+        return torch.zeros_like(x), (self.first(x),)
+
+    def decode(self, z):
+        return self.config.scale * self.second(z)
+
+
+MODELS = {
+    "toy": (lambda: ToyDEQ(hidden=6), torch.ones(2, 1)),
+    "conv": (lambda: ConvDEQ(channels=4, hidden=8), torch.ones(2, 1, 8, 8)),
+    "mdeq": (lambda: MDEQ(**IMAGES), torch.ones(1, 3, 8, 8)),
+    "classifier": (lambda: MDEQClassifier(**IMAGES, final_channels=8, dropout=0.3), torch.ones(1, 3, 8, 8)),
+    "segmenter": (lambda: MDEQSegmenter(**IMAGES, num_downsamplings=1), torch.ones(1, 3, 16, 16)),
+    "monotone": (lambda: MonotoneDEQ(channels=4), torch.ones(2, 1, 8, 8)),
+    "dense monotone": (lambda: MonotoneDEQ(channels=4, kind="dense"), torch.ones(2, 1, 8, 8)),
+    "resnet": (lambda: ResNet(blocks=(1, 1), widths=(4, 8)), torch.ones(2, 3, 8, 8)),
+    "densenet": (lambda: DenseNet(blocks=(1, 1), growth=4, width=8, stem="cifar"), torch.ones(2, 3, 8, 8)),
+    "deq-transformer": (lambda: DEQTransformerLM(**TEXT, tied="tails"), torch.arange(10).reshape(2, 5)),
+    "transformer-xl": (lambda: TransformerXL(**TEXT, num_layers=2), torch.arange(10).reshape(2, 5)),
+    "tied transformer": (lambda: TiedTransformer(**TEXT, depth=3), torch.arange(10).reshape(2, 5)),
+    "of a user": (lambda: Mine(Mine.Config(scale=2.0, note="é")), torch.ones(2, 4)),
+}
+
+
+def output(model, x):
+    with torch.no_grad():
+        result = model(x)
+    return result.log_probabilities() if hasattr(result, "log_probabilities") else result
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_comes_back_bit_for_bit(name, dtype, tmp_path):
+    make, x = MODELS[name]
+    model = make().to(dtype)
+    x = x.to(dtype) if x.is_floating_point() else x
+    output(model, x)  # running means that are not those of a new model
+    model.save_pretrained(tmp_path / "new" / "folder")
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == ["config.json", "model.safetensors"]
+    loaded = type(model).from_pretrained(tmp_path / "new" / "folder")
+    assert type(loaded) is type(model)
+    assert loaded.config == model.config
+    assert not loaded.training
+    weights = loaded.state_dict()
+    assert weights.keys() == model.state_dict().keys()
+    for key, tensor in model.state_dict().items():
+        assert tensor.dtype == weights[key].dtype
+        assert torch.equal(tensor, weights[key])
+    assert all(p.requires_grad for p in loaded.parameters())
+    ours, theirs = output(model.eval(), x), output(loaded, x)
+    assert all(map(torch.equal, *((ours, theirs) if isinstance(ours, tuple) else ([ours], [theirs]))))
+
+
+def test_the_config_names_its_class_and_all_fields(tmp_path):
+    ToyDEQ(hidden=6).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text()) == {
+        "class": "steadeq.models.toy:ToyDEQ.Config",
+        "hidden": 6,
+    }
+
+
+def test_what_is_shared_is_written_once_and_stays_shared(tmp_path):
+    Mine(Mine.Config()).save_pretrained(tmp_path)
+    assert "second.weight" not in load_file(tmp_path / "model.safetensors")
+    loaded = Mine.from_pretrained(tmp_path)
+    assert loaded.second.weight is loaded.first.weight
+
+
+def test_any_class_above_finds_the_model(tmp_path):
+    ToyDEQ(hidden=6).save_pretrained(tmp_path)
+    for kind in (PretrainedModel, AbstractEquilibriumModel, ToyDEQ):
+        assert type(kind.from_pretrained(tmp_path)) is ToyDEQ
+
+
+def test_solver_adjoint_and_fields_can_be_given(tmp_path):
+    MDEQClassifier(**IMAGES, final_channels=8).save_pretrained(tmp_path)
+    model = MDEQClassifier.from_pretrained(tmp_path, solver=Broyden(max_evals=4), adjoint=OneStep(), dropout=0.2)
+    assert (model.layer.solver, model.layer.adjoint, model.config.dropout) == (Broyden(max_evals=4), OneStep(), 0.2)
+    plain = MDEQClassifier.from_pretrained(tmp_path)
+    assert isinstance(plain.layer.solver, Anderson)
+    assert isinstance(plain.layer.adjoint, Implicit)
+    with pytest.raises(
+        ValueError, match=r"does not fit .*head.classifier.weight has shape \(10, 8\) instead of \(3, 8\)"
+    ):
+        MDEQClassifier.from_pretrained(tmp_path, num_classes=3)
+    with pytest.raises(TypeError, match=r"drop is no field of MDEQClassifier.Config"):
+        MDEQClassifier.from_pretrained(tmp_path, drop=0.1)
+
+
+def test_an_explicit_network_has_no_use_for_a_solver(tmp_path):
+    ResNet(blocks=(1,), widths=(4,)).save_pretrained(tmp_path)
+    with pytest.raises(TypeError, match="solver is given, but ResNet has no equilibrium layer"):
+        ResNet.from_pretrained(tmp_path, solver=Picard())
+
+
+# What is refused
+
+
+def write(folder, **changes):
+    """Save a model and change its config; a value of None removes the field."""
+    ToyDEQ(hidden=6).save_pretrained(folder)
+    content = {**json.loads((folder / "config.json").read_text()), **changes}
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hiden": 3}, "there is no field 'hiden'. Did you mean 'hidden'"),
+        ({"hidden": None}, "hidden is missing"),
+        ({"hidden": "6"}, "hidden is '6'; it must be of type int"),
+        ({"hidden": True}, "hidden is True; it must be of type int"),
+        ({"hidden": [6]}, "hidden is "),
+        ({"hidden": 0}, "hidden is 0; it must be an integer >= 1"),
+        ({"hidden": 7}, r"layer.cell.W1 has shape \(6, 1\) instead of \(7, 1\)"),
+        ({"class": None}, "it has no 'class'"),
+        ({"class": "steadeq.models.conv:ConvDEQ.Config"}, "which is no ToyDEQ that is imported"),
+        ({"class": "os:system"}, "which is no ToyDEQ that is imported"),
+        ({"class": 3}, "class is 3, which is no ToyDEQ"),
+    ],
+)
+def test_a_config_is_read_strictly(changes, message, tmp_path):
+    write(tmp_path, **changes)
+    with pytest.raises(ValueError, match=message) as error:
+        ToyDEQ.from_pretrained(tmp_path)
+    assert str(error.value).startswith(str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_is_imported_because_a_file_says_so(tmp_path, monkeypatch):
+    write(tmp_path, **{"class": "evil:Model.Config"})
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="no PretrainedModel that is imported"):
+        PretrainedModel.from_pretrained(tmp_path)
+    assert "evil" not in sys.modules
+
+
+def test_a_folder_that_is_not_whole_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"config.json cannot be read: No such file"):
+        ToyDEQ.from_pretrained(tmp_path)
+    write(tmp_path)
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-5])
+    with pytest.raises(ValueError, match=r"model.safetensors is damaged"):
+        ToyDEQ.from_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"model.safetensors cannot be read: No such file"):
+        ToyDEQ.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config.json is damaged: it is no JSON"):
+        ToyDEQ.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="/no/such/folder is no folder"):
+        ToyDEQ.from_pretrained("/no/such/folder")
+
+
+def test_a_config_of_something_else_is_not_replaced_but_a_saved_model_is(tmp_path):
+    for foreign in ('{"recipe": "digits"}', '{"model_type": "bert"}', "not JSON", "[]"):
+        (tmp_path / "config.json").write_text(foreign)
+        with pytest.raises(ValueError, match=r"config.json belongs to something else; name another folder"):
+            ToyDEQ().save_pretrained(tmp_path)
+        assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
+        assert (tmp_path / "config.json").read_text() == foreign
+    (tmp_path / "config.json").unlink()
+    ToyDEQ(hidden=6).save_pretrained(tmp_path)
+    ToyDEQ(hidden=7).save_pretrained(tmp_path)
+    assert ToyDEQ.from_pretrained(tmp_path).config.hidden == 7
+
+
+def test_a_failed_save_leaves_the_model_that_was_there(tmp_path, monkeypatch):
+    ToyDEQ(hidden=6).save_pretrained(tmp_path)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    def fail(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(ValueError, match="cannot be written: No space left on device"):
+        ToyDEQ(hidden=7).save_pretrained(tmp_path)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_a_model_without_a_config_says_what_it_needs(tmp_path):
+    class Plain(PretrainedModel):
+        pass
+
+    with pytest.raises(TypeError, match=r"Plain has no config; keep the one that it was built from as self.config"):
+        Plain().save_pretrained(tmp_path)
+
+
+# The Hub
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Serves a folder as the model `someone/toy`, in the way of the Hub."""
+
+    folder: Path
+    requests: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.answer(has_body=True)
+
+    def do_HEAD(self):
+        self.answer(has_body=False)
+
+    def answer(self, *, has_body):
+        self.requests.append(self.path)
+        name, _, place = self.path.removeprefix("/").partition("/resolve/")
+        revision, _, file = place.partition("/")
+        path = self.folder / file
+        is_known = name == "someone/toy" and revision in ("main", COMMIT) and path.is_file()
+        content = path.read_bytes() if is_known else b""
+        self.send_response(200 if is_known else 404)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("X-Repo-Commit", COMMIT)
+        if is_known:
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        else:
+            self.send_header("X-Error-Code", "EntryNotFound" if name == "someone/toy" else "RepoNotFound")
+        self.end_headers()
+        if has_body:
+            self.wfile.write(content)
+
+    def log_message(self, *_args):
+        pass
+
+
+SCRIPT = """
+import sys
+from steadeq.models import ToyDEQ
+for name in sys.argv[1:]:
+    try:
+        print(float(ToyDEQ.from_pretrained(name).layer.cell.b.detach().double().sum()))
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_a_model_comes_from_the_hub_and_what_is_not_there_is_refused(tmp_path):
+    pytest.importorskip("huggingface_hub")
+    model = ToyDEQ(hidden=6)
+    model.save_pretrained(tmp_path / "served")
+    handler = type("Handler", (Hub,), {"folder": tmp_path / "served", "requests": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        environment = {
+            "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+            "HF_HOME": str(tmp_path / "cache"),
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "PATH": "/usr/bin:/bin",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(steadeq.__file__).parents[1]),
+        }
+        result = subprocess.run(
+            [sys.executable, "-c", SCRIPT, "someone/toy", "someone/else", "..."],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        server.shutdown()
+    assert result.returncode == 0, result.stderr
+    total, missing, invalid = result.stdout.splitlines()
+    assert float(total) == float(model.layer.cell.b.detach().double().sum())
+    # The weights are those of the commit that the config came from.
+    assert f"/someone/toy/resolve/{COMMIT}/model.safetensors" in handler.requests
+    assert missing.startswith("someone/else is no folder here, and cannot be read from the Hugging Face Hub: ")
+    assert invalid.startswith("... is no folder")
+
+
+def test_without_the_package_a_name_on_the_hub_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ValueError, match=r"someone/toy is no folder here, .*pip install 'steadeq\[hub\]'"):
+        ToyDEQ.from_pretrained("someone/toy")
+    with pytest.raises(ValueError, match=r"pip install 'steadeq\[hub\]'"):
+        ToyDEQ().push_to_hub("someone/toy")
+
+
+def test_pushing_uploads_the_two_files(monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    calls = []
+
+    class Api:
+        def create_repo(self, repo_id, *, private, exist_ok):
+            calls.append((repo_id, private, exist_ok))
+
+        def upload_folder(self, *, repo_id, folder_path):
+            calls.append((repo_id, sorted(p.name for p in Path(folder_path).iterdir())))
+            assert ToyDEQ.from_pretrained(folder_path).config.hidden == 6
+            return "https://hub/commit"
+
+    monkeypatch.setattr(hub, "HfApi", Api)
+    assert ToyDEQ(hidden=6).push_to_hub("someone/toy", private=True) == "https://hub/commit"
+    assert calls == [("someone/toy", True, True), ("someone/toy", ["config.json", "model.safetensors"])]
