@@ -9,11 +9,13 @@ the pages with the numbers.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from steadeq.paper import RESULTS
 from steadeq.paper.language import POST, POST_JR, PRE, PRE_JR, STOPPED, TRANSFORMER_XL
-from steadeq.paper.tables import Column, claim_table, markdown_table
+from steadeq.paper.result import Verdict, count, tally
+from steadeq.paper.tables import CLAIM_TITLES, Column, claim_rows, markdown_table
 from steadeq.paper.variant import Summary
 from steadeq.paper.vision import MDEQ, MDEQ_JR
 from steadeq.paper.vision import STOPPED as MDEQ_STOPPED
@@ -39,7 +41,7 @@ def pages() -> dict[Path, str]:
     found = {PAGES / "index.md": {"overview": _overview()}}
     for name, result in RESULTS.items():
         summary, verdicts = result.read(NUMBERS / name)
-        found[PAGES / f"{name}.md"] = {"table": result.table(summary), "claims": claim_table(verdicts)}
+        found[PAGES / f"{name}.md"] = {"table": result.table(summary), "claims": _claims(verdicts)}
     for path in HEADLINES:
         found[path] = {"headline": _headline("results" if path.parent == ROOT else "../results")}
     return {path: _fill(path.read_text(encoding="utf-8"), blocks) for path, blocks in found.items()}
@@ -52,14 +54,20 @@ def _fill(page: str, blocks: dict[str, str]) -> str:
     return page
 
 
+def _claims(verdicts: Sequence[Verdict]) -> str:
+    return f"{markdown_table(CLAIM_TITLES, claim_rows(verdicts))}\n\n{tally(verdicts)}"
+
+
 def _overview() -> str:
-    rows = []
+    rows, everything = [], []
     for name, result in RESULTS.items():
         _, verdicts = result.read(NUMBERS / name)
-        held = sum(verdict.outcome == "holds" for verdict in verdicts)
+        everything += verdicts
         command = f"`steadeq reproduce {name}`, {result.duration('cpu')}"
-        rows.append([f"[{result.title}]({name}.md)", result.statement, f"{held} of {len(verdicts)}", command])
-    return markdown_table(["", "what the paper says", "claims that hold here", "rerun"], rows)
+        counts = (count(verdicts, "paper"), count(verdicts, "own"))
+        rows.append([f"[{result.title}]({name}.md)", result.statement, *counts, command])
+    rows.append(["all", "", count(everything, "paper"), count(everything, "own"), "`steadeq reproduce all`"])
+    return markdown_table(["", "what it is about", "the paper's claims that hold here", "our own", "rerun"], rows)
 
 
 def _headline(folder: str) -> str:

@@ -16,7 +16,8 @@ MEASURES = (
         "train_residual",
         "train_evals",
     ),
-    *("backward_residual", "backward_evals", "early_jacobian_norm", "jacobian_norm", "spectral_radius"),
+    *("early_backward_residual", "backward_residual", "backward_fluctuation", "backward_evals"),
+    *("early_jacobian_norm", "jacobian_norm", "spectral_radius"),
     *("spectral_radius_rayleigh", "seconds_per_step", "memory_mb"),
 )
 

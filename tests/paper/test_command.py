@@ -77,12 +77,17 @@ def test_runs_are_trained_drawn_and_judged(tmp_path, monkeypatch, capsys):
         title="Made up",
         statement="",
         variants=lambda scale: [Variant(name="a", recipe="synthetic", max_evals=2, seeds=(0,), change=short)],
-        claims=[Column(title="error", measure="score").claim("it is itself", "a", "a", lambda a, b: a == b)],
+        claims=[
+            Column(title="error", measure="score").claim(
+                "it is itself", "a", "a", lambda a, b: a == b, section="5.2, Table 1", source="own"
+            )
+        ],
     )
     monkeypatch.setattr(command, "RESULTS", {"made-up": result})
     options = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--jobs", "1"]
     assert main(["reproduce", "made-up", *options]) == 0
-    assert "holds" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("holds", "5.2, Table 1", "own", "Claims of our own that hold: 1 of 1."))
     summary, verdicts = result.read(tmp_path / "out" / "made-up")
     assert [verdict.outcome for verdict in verdicts] == ["holds"]
     assert summary["a"].num_seeds == 1

@@ -10,13 +10,14 @@ from paper.made_up import complete, outcomes, row, summary
 from steadeq import Unrolled
 from steadeq.lab.errors import RunError
 from steadeq.lab.folder import RunFolder
+from steadeq.lab.runs import RunRecord
 from steadeq.lab.serialization import differences
 from steadeq.paper import RESULTS
 from steadeq.paper.comparison import Comparison, summarize
-from steadeq.paper.figure1 import FIGURE1
+from steadeq.paper.figure1 import FIGURE1, FIGURE1_CIFAR10
 from steadeq.paper.figure7 import FIGURE7
 from steadeq.paper.figure8 import FIGURE8
-from steadeq.paper.figure9 import FIGURE9
+from steadeq.paper.figure9 import FIGURE9, FIGURE9_CIFAR10
 from steadeq.paper.figure34 import FIGURE34
 from steadeq.paper.language import (
     NO_WEIGHT_NORM,
@@ -27,13 +28,17 @@ from steadeq.paper.language import (
     SMALL_BUDGET,
     STOPPED,
     TRANSFORMER_XL,
+    TWENTY,
+    TWICE_AS_LONG,
     WEIGHT_DECAY,
     language_models,
 )
 from steadeq.paper.result import HARDWARE, Claim
 from steadeq.paper.table1 import TABLE1, TABLE4, add_times
 from steadeq.paper.tables import Column
-from steadeq.paper.variant import Variant, evaluate, plan
+from steadeq.paper.variant import Variant, evaluate, measure, plan
+from steadeq.paper.vision import MDEQ, MDEQ_JR
+from steadeq.paper.vision import WEIGHT_DECAY as MDEQ_WEIGHT_DECAY
 
 
 def short(config):
@@ -66,6 +71,8 @@ def test_the_runs_of_the_paper_keep_their_names():
     assert names >= {
         "wikitext103-deq-post-seed0",
         "wikitext103-deq-post-max_evals-15-max_evals-15-seed0",
+        "wikitext103-deq-post-max_evals-20-max_evals-20-seed0",
+        "wikitext103-deq-post-jr-length-300-seed0",
         "wikitext103-deq-post-weight_norm-False-seed0",
         "wikitext103-deq-post-weight_decay-1e-06-seed0",
     }
@@ -101,13 +108,28 @@ def made_up_result():
         claims=[
             Claim(
                 "more is better",
+                section="5.2, Table 1",
+                threshold="stated before",
                 holds=lambda s: s["plain"].mean("score") < s["stopped"].mean("score"),
                 evidence=lambda s: s["plain"].show("score", digits=".3f"),
             ),
-            Claim("there is another", holds=lambda s: s["another"].mean("score") > 0, evidence=lambda s: ""),
-            Claim("nobody asks", holds=lambda s: True, evidence=lambda s: "", applies=lambda s: "another" in s),
+            Claim(
+                "there is another",
+                section="5.2",
+                source="own",
+                holds=lambda s: s["another"].mean("score") > 0,
+                evidence=lambda s: "",
+            ),
+            Claim(
+                "nobody asks",
+                section="5.2",
+                holds=lambda s: True,
+                evidence=lambda s: "",
+                applies=lambda s: "another" in s,
+            ),
         ],
-        columns=[Column(title="error", measure="score", digits=".3f", beside_paper=True)],
+        columns=[Column(title="error", measure="score", digits=".3f", beside_paper="error in the paper")],
+        quoted={"plain": {}, "another": {"score": "0.2"}},
         budgets=(3,),
     )
 
@@ -120,7 +142,13 @@ def test_a_comparison_evaluates_draws_judges_and_writes(tmp_path):
     verdict, missing = result.produce(tmp_path / "runs", folder, "cpu")
     assert (missing.outcome, missing.evidence) == ("not tested", "there is no such run at this scale")
     content = json.loads((folder / "summary.json").read_text())
-    assert content["verdicts"][0]["outcome"] == verdict.outcome
+    published = content["verdicts"][0]
+    assert published["outcome"] == verdict.outcome
+    assert (published["section"], published["source"], published["threshold"]) == (
+        "5.2, Table 1",
+        "paper",
+        "stated before",
+    )
     assert [one["num_seeds"] for one in content["variants"]] == [2, 2]
     with (folder / "budgets.csv").open() as file:
         assert {one["max_evals"] for one in csv.DictReader(file)} == {"2", "3", "4"}
@@ -136,11 +164,12 @@ def test_a_comparison_evaluates_draws_judges_and_writes(tmp_path):
     found, verdicts = result.read(folder)
     assert verdicts == [verdict, missing]
     assert result.judge(found) == verdicts
-    head, _, first, second = result.table(found).splitlines()
-    assert head == "| model | NFE | error | paper |"
+    head, _, first, second, third = result.table(found).splitlines()
+    assert head == "| model | NFE | error | error in the paper |"
     assert f"{expected:.3f} ±" in first
     assert first.endswith("| 0.1 |")
     assert second.endswith("| - |")
+    assert third == "| another, quoted | - | - | 0.2 |"
 
 
 def test_a_run_without_a_checkpoint_is_a_result_only_if_it_diverged(tmp_path):
@@ -167,7 +196,10 @@ def test_a_model_that_diverged_for_all_seeds_has_no_score():
 
 @pytest.mark.parametrize("scale", HARDWARE)
 def test_language_models_are_there_at_all_scales(scale):
-    names = (TRANSFORMER_XL, PRE, POST, STOPPED, SMALL_BUDGET, PRE_JR, POST_JR, NO_WEIGHT_NORM, WEIGHT_DECAY)
+    names = (
+        *(TRANSFORMER_XL, PRE, POST, STOPPED, TWENTY, SMALL_BUDGET, PRE_JR, POST_JR, TWICE_AS_LONG),
+        *(NO_WEIGHT_NORM, WEIGHT_DECAY),
+    )
     found = language_models(*names)(scale)
     assert [one.name for one in found] == list(names)
     configs = {one.name: next(iter(one.configs().values())) for one in found}
@@ -179,6 +211,37 @@ def test_language_models_are_there_at_all_scales(scale):
     assert configs[SMALL_BUDGET].solver.max_evals < configs[POST].solver.max_evals
     assert not isinstance(configs[SMALL_BUDGET].adjoint, Unrolled)
     assert configs[SMALL_BUDGET].adjoint.solver.max_evals < configs[POST].adjoint.solver.max_evals
+    assert configs[TWENTY].solver.max_evals == configs[TWENTY].adjoint.solver.max_evals == 20
+    data, longer = configs[POST_JR].data, configs[TWICE_AS_LONG].data
+    assert replace(configs[TWICE_AS_LONG], data=data) == configs[POST_JR]
+    assert longer == replace(data, length=2 * data.length)
+
+
+def test_few_evaluations_are_those_of_the_figure():
+    few = {scale: FIGURE7.variants(scale)[1] for scale in HARDWARE}
+    (config,) = few["paper"].configs().values()
+    assert few["paper"].max_evals == config.solver.max_evals == config.adjoint.solver.max_evals == 16
+    assert few["cpu"] == language_models(SMALL_BUDGET)("cpu")[0]
+
+
+def test_rows_that_the_paper_takes_from_others_are_quoted():
+    table = TABLE4.table(summary(row(TRANSFORMER_XL), row(TWENTY)))
+    assert "| Megatron-LM (Shoeybi et al., 2019), quoted | - | - | 10.8 | - | - | - |" in table
+    assert f"{TWICE_AS_LONG}, quoted | - | - | 23.8 | - | - | 6.5 GB |" in table
+    assert f"{TWENTY}, quoted" not in table, "it was run"
+    assert "| AWD-QRNN (Bradbury et al., 2016), quoted | - | - | - | 33.0 | - | - |" in TABLE1.table(summary())
+
+
+def test_fluctuation_is_that_of_the_last_tenth_of_training(tmp_path):
+    (path,) = complete(Variant(name="a", recipe="synthetic", change=short).configs(), tmp_path).values()
+    record = RunRecord.read(path)
+    residuals = (*[5.0] * 90, *[0.1, 0.3] * 5)
+    line = record.training[0]
+    lines = [replace(line, step=n, backward_residual=value) for n, value in enumerate(residuals, start=1)]
+    found = measure(replace(record, training=lines), None)
+    assert found["early_backward_residual"] == 5.0
+    assert found["backward_residual"] == pytest.approx(0.2)
+    assert found["backward_fluctuation"] == pytest.approx(0.1 * (10 / 9) ** 0.5)
 
 
 # Claims
@@ -188,12 +251,12 @@ def test_table1_and_table4_are_judged_by_the_numbers():
     good = [
         row(TRANSFORMER_XL),
         row(PRE, train_residual=0.2, train_evals=30.0),
-        row(POST, score=100.0, seconds_per_step=2.0, train_residual=1e-3),
+        row(POST, score=100.0, seconds_per_step=2.0, train_residual=1e-3, time=3.1),
         row(STOPPED, score=110.0),
         row(PRE_JR, train_residual=1e-3, train_evals=10.0),
         row(POST_JR, score=101.0, seconds_per_step=1.0, train_residual=1e-3),
     ]
-    assert outcomes(TABLE1, summary(*good)) == [True] * 5
+    assert outcomes(TABLE1, summary(*good)) == [True] * 6
     bad = [
         row(TRANSFORMER_XL),
         row(PRE, train_residual=1e-3, train_evals=9.0),
@@ -202,11 +265,15 @@ def test_table1_and_table4_are_judged_by_the_numbers():
         row(PRE_JR, train_residual=0.2, train_evals=10.0),
         row(POST_JR, score=110.0, seconds_per_step=1.0, train_residual=1e-3),
     ]
-    assert outcomes(TABLE1, summary(*bad)) == [False] * 5
-    assert outcomes(TABLE4, summary(*good, row(SMALL_BUDGET, score=120.0)))[-1] is True
-    assert outcomes(TABLE4, summary(*good, row(SMALL_BUDGET, unknown=["score"], diverged=1.0)))[-1] is True
-    assert outcomes(TABLE4, summary(*good, row(SMALL_BUDGET, score=101.0)))[-1] is False
-    assert outcomes(TABLE4, summary(*good))[-1] is None
+    assert outcomes(TABLE1, summary(*bad)) == [False] * 6
+
+    def further(small, twenty, longer):
+        return outcomes(TABLE4, summary(*good, small, row(TWENTY, score=twenty), row(TWICE_AS_LONG, score=longer)))
+
+    assert further(row(SMALL_BUDGET, score=120.0), 100.1, 100.9) == [True] * 3
+    assert further(row(SMALL_BUDGET, unknown=["score"], diverged=1.0), 100.1, 100.9)[0] is True
+    assert further(row(SMALL_BUDGET, score=101.0), 99.9, 101.1) == [False] * 3
+    assert outcomes(TABLE4, summary(*good)) == [None] * 3
 
 
 def test_times_are_relative_to_transformer_xl():
@@ -219,6 +286,26 @@ def test_figure1_is_judged_by_the_numbers():
     bad = {"early_evals": 5.0, "train_evals": 20.0, "jacobian_norm": 1.0, "train_residual": 0.1}
     assert outcomes(FIGURE1, summary(row(POST, **bad), row(POST_JR, **good))) == [True] * 3
     assert outcomes(FIGURE1, summary(row(POST, **good), row(POST_JR, **bad))) == [False] * 3
+
+
+def test_figure1_on_images_is_judged_by_the_numbers():
+    early = {"early_residual": 0.1, "early_backward_residual": 0.1, "early_jacobian_norm": 0.1}
+    worse = {"train_residual": 0.2, "backward_residual": 0.2, "jacobian_norm": 0.2} | early
+    better = {"train_residual": 0.05, "backward_residual": 0.05, "jacobian_norm": 0.05} | early
+    assert outcomes(FIGURE1_CIFAR10, summary(row(MDEQ, **worse), row(MDEQ_JR, **better))) == [True] * 4
+    assert outcomes(FIGURE1_CIFAR10, summary(row(MDEQ, **better), row(MDEQ_JR, **worse))) == [False] * 4
+    halfway = worse | {"backward_residual": 0.05}
+    assert outcomes(FIGURE1_CIFAR10, summary(row(MDEQ, **halfway), row(MDEQ_JR, **better)))[0] is False, "both solves"
+
+
+def test_figure9_on_images_is_judged_by_the_numbers():
+    def found(residuals, fluctuations):
+        names = (MDEQ, MDEQ_WEIGHT_DECAY, MDEQ_JR)
+        numbers = zip(names, residuals, fluctuations, strict=True)
+        return summary(*(row(n, backward_residual=a, backward_fluctuation=b) for n, a, b in numbers))
+
+    assert outcomes(FIGURE9_CIFAR10, found((0.02, 0.05, 0.01), (0.3, 0.2, 0.1))) == [True] * 4
+    assert outcomes(FIGURE9_CIFAR10, found((0.02, 0.01, 0.05), (0.1, 0.2, 0.3))) == [False] * 4
 
 
 def test_figures_3_and_4_are_judged_by_the_numbers():
@@ -261,5 +348,6 @@ def test_figures_7_to_9_are_judged_by_the_numbers():
             )
         )
 
-    assert outcomes(FIGURE9, backward((10, 9, 5), (2, 2, 2))) == [True, True]
-    assert outcomes(FIGURE9, backward((5, 9, 10), (2, 2, 0.5))) == [False, False]
+    assert outcomes(FIGURE9, backward((10, 9, 5), (3, 3, 2))) == [True] * 3
+    assert outcomes(FIGURE9, backward((5, 9, 10), (2, 2, 0.5))) == [False, False, True]
+    assert outcomes(FIGURE9, backward((10, 9, 5), (3, 2, 2)))[2] is False

@@ -36,6 +36,15 @@ def test_every_result_has_numbers_a_page_and_a_line_in_the_overview():
             assert page.count(f"<!-- {mark} -->") == page.count(f"<!-- /{mark} -->") == 1
 
 
+def test_the_overview_counts_the_papers_claims_and_our_own_apart():
+    lines = (ROOT / "docs" / "results" / "index.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.split(" | ") for line in lines if "`steadeq reproduce " in line and line.startswith("|")]
+    assert len(rows) == len(RESULTS) + 1
+    for place in (2, 3):
+        *each, total = ([int(n) for n in re.findall(r"\d+", row[place])] or [0, 0] for row in rows)
+        assert total[:2] == [sum(numbers[n] for numbers in each) for n in (0, 1)]
+
+
 @pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "index.md", *PAGES], ids=lambda path: path.stem)
 def test_every_picture_on_a_page_is_there(path):
     for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", path.read_text(encoding="utf-8")):

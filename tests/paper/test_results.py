@@ -1,7 +1,9 @@
 """What is committed under results agrees with the claims, and the synthetic study is judged by its numbers."""
 
 import csv
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from paper.made_up import outcomes
@@ -9,6 +11,7 @@ from paper.made_up import outcomes
 from steadeq.lab.runs import Spread, spread
 from steadeq.paper import RESULTS
 from steadeq.paper.figure5 import FIGURE5, GammaSummary
+from steadeq.paper.result import Source, Threshold, Verdict, count, tally
 from steadeq.paper.variant import Averages
 
 FOLDER = Path(__file__).parents[2] / "results"
@@ -30,6 +33,43 @@ def test_claims_come_to_the_verdicts_that_are_published(name):
     result = RESULTS[name]
     summary, verdicts = result.read(FOLDER / name)
     assert result.judge(summary) == verdicts
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_claim_says_what_it_is_about(name):
+    for claim in RESULTS[name].claims:
+        assert re.fullmatch(r"(\d(\.\d)?|B\.\d|Table \d|appendix).*", claim.section), claim.text
+        assert claim.source in get_args(Source)
+        assert claim.threshold in get_args(Threshold)
+
+
+def test_no_claim_is_counted_twice():
+    texts = [(name, claim.text) for name, result in RESULTS.items() for claim in result.claims]
+    shared = {text for _, text in texts if len({name for name, other in texts if other == text}) > 1}
+    assert not shared
+
+
+def verdict(outcome, *, source="paper", threshold="none"):
+    return Verdict(claim="", section="5", source=source, threshold=threshold, outcome=outcome, evidence="")
+
+
+def test_claims_of_the_paper_and_our_own_are_counted_apart():
+    after = "set after a look at numbers"
+    verdicts = [
+        verdict("holds", threshold="stated before"),
+        verdict("does not hold", threshold=after),
+        verdict("not tested"),
+        verdict("holds", source="own", threshold=after),
+    ]
+    assert (count(verdicts, "paper"), count(verdicts, "own")) == ("1 of 2, 1 not tested", "1 of 1")
+    assert count(verdicts[:2], "own") == "-"
+    assert tally(verdicts) == (
+        "Claims of the paper that hold: 1 of 2, 1 not tested. Claims of our own that hold: 1 of 1. Thresholds of ours "
+        "that were set after a look at numbers: claims 2 and 4."
+    )
+    assert tally(verdicts[:2]).endswith("claim 2.")
+    assert tally(verdicts[:1]).endswith("All thresholds of ours were stated before there were numbers.")
+    assert tally([verdict("holds")]) == "Claims of the paper that hold: 1 of 1."
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -1,6 +1,7 @@
 """Tables 2 and 3 and Figure 6: which runs they need, what they say of made-up numbers, and that they can be made."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,9 @@ from steadeq.lab.runner import complete_evaluation
 from steadeq.lab.runs import RunRecord
 from steadeq.paper import table3
 from steadeq.paper.comparison import FIGURES
+from steadeq.paper.figure1 import FIGURE1_CIFAR10
 from steadeq.paper.figure6 import FIGURE6
+from steadeq.paper.figure9 import FIGURE9_CIFAR10
 from steadeq.paper.memory_profile import LiveTensors, inference_seconds, step_memory
 from steadeq.paper.result import HARDWARE
 from steadeq.paper.table2 import TABLE2, add_sizes
@@ -27,6 +30,7 @@ from steadeq.paper.vision import (
     MDEQ,
     MDEQ_JR,
     MONOTONE,
+    MULTI_TIER,
     RESNET,
     RESNET101,
     STOPPED,
@@ -39,7 +43,10 @@ from steadeq.paper.vision import (
 def test_table2_has_the_rows_of_the_paper_at_the_scale_of_a_laptop():
     runs = TABLE2.runs("cpu")
     of_three_seeds = ("cifar10-resnet-cpu", "cifar10-mdeq-cpu", "cifar10-mdeq-cpu-jr")
-    of_one = ("cifar10-monotone-cpu", "imagenette64-resnet-cpu", "imagenette64-mdeq-cpu", "imagenette64-mdeq-cpu-jr")
+    of_one = (
+        *("cifar10-monotone-cpu", "cifar10-monotone-multi-cpu"),
+        *("imagenette64-resnet-cpu", "imagenette64-mdeq-cpu", "imagenette64-mdeq-cpu-jr"),
+    )
     names = {f"{name}-seed{seed}" for name in of_three_seeds for seed in range(3)}
     assert set(runs) == names | {f"{name}-seed0" for name in of_one}
     assert {config.data.name for config in runs.values()} == {"cifar10", "imagenette64"}
@@ -49,6 +56,10 @@ def test_table2_has_the_papers_own_runs_at_the_scale_of_the_paper():
     runs = TABLE2.runs("paper")
     assert {recipes.get(config.recipe).scale for config in runs.values()} == {"paper"}
     assert {config.data.name for config in runs.values()} == {"cifar10", "imagenet"}
+    seeds = Counter(config.recipe for config in runs.values())
+    assert all(number == (5 if recipe.startswith("cifar10") else 1) for recipe, number in seeds.items())
+    assert {"cifar10-densenet121", "cifar10-monotone-multi", "imagenet-resnet50"} < set(seeds)
+    assert "cifar10-mdeq-weight_decay-1e-06-seed0" in FIGURE9_CIFAR10.runs("paper").keys() - runs.keys()
 
 
 @pytest.mark.parametrize("scale", HARDWARE)
@@ -102,17 +113,28 @@ def test_table2_is_judged_by_the_numbers(accuracies, seconds, expected):
         ]
 
     found = summary(*rows(""), *rows(IMAGENETTE))
-    assert outcomes(TABLE2, found) == [expected] * 3 + [None] * 2 + [expected] * 3
-    assert all(verdict.claim.startswith(IMAGENETTE) for verdict in TABLE2.judge(found)[5:])
+    assert outcomes(TABLE2, found) == [expected] * 3 + [None] * 3 + [expected] * 3
+    verdicts = TABLE2.judge(found)
+    assert all(verdict.claim.startswith(IMAGENETTE) for verdict in verdicts[6:])
+    stopped = [verdict.source for verdict in verdicts if "stopped early" in verdict.claim]
+    assert stopped == ["paper", "own"], "the paper stops no model of ImageNet early"
 
 
-@pytest.mark.parametrize(
-    ("explicit", "monotone", "expected"), [(0.46, 0.44, [True, True]), (0.47, 0.46, [False, False])]
-)
+@pytest.mark.parametrize(("explicit", "monotone", "expected"), [(0.46, 0.44, [True] * 3), (0.47, 0.46, [False] * 3)])
 def test_table2_compares_with_other_kinds_of_networks(explicit, monotone, expected):
     rows = [row(MDEQ, score=0.45), row(STOPPED, score=0.45), row(MDEQ_JR, score=0.45)]
-    found = summary(*rows, row(RESNET, score=explicit), row(MONOTONE, score=monotone))
+    found = summary(*rows, row(RESNET, score=explicit), row(MONOTONE, score=monotone), row(MULTI_TIER, score=monotone))
     assert outcomes(TABLE2, found)[3:] == expected
+
+
+def test_rows_of_table2_that_are_not_run_are_quoted_once():
+    table = TABLE2.table(summary(row(RESNET, score=0.5), row(MDEQ, score=0.4)))
+    quoted = [line for line in table.splitlines() if ", quoted |" in line]
+    assert len(quoted) == 14, "16 rows in all"
+    assert "| DenseNet-121, quoted | - | - | - | 95.0 ± 0.1 | - | - |" in quoted
+    assert "| ImageNet: DenseNet-264 (Huang et al., 2017), quoted | - | - | - | 79.7 | - | - |" in quoted
+    assert table.splitlines()[0].count("paper") == 2
+    assert all(title in table for title in ("| NFE in the paper |", "| paper, % |"))
 
 
 def test_sizes_and_times_do_not_depend_on_the_batch():
@@ -197,6 +219,16 @@ def test_figure6_is_made_of_finished_runs(tmp_path):
 
 
 @pytest.mark.usefixtures("cifar")
+def test_figure1_is_made_of_finished_runs_on_images(tmp_path):
+    variants = [tiny(MDEQ, "cifar10-mdeq-cpu", 3), tiny(MDEQ_JR, "cifar10-mdeq-cpu-jr", 2)]
+    result = replace(FIGURE1_CIFAR10, variants=lambda scale: variants)
+    complete(plan(variants), tmp_path / "runs")
+    verdicts = result.produce(tmp_path / "runs", tmp_path / "out", "cpu")
+    assert all(verdict.outcome != "not tested" for verdict in verdicts)
+    assert {path.stem for path in (tmp_path / "out").glob("*.png")} == set(result.figures)
+
+
+@pytest.mark.usefixtures("cifar")
 def test_an_explicit_network_is_evaluated_once_at_a_budget_of_none(tmp_path):
     (path,) = complete(tiny(RESNET, "cifar10-resnet-cpu", 0).configs(), tmp_path / "runs").values()
     (found,) = complete_evaluation(path, budgets=(0,)).rows
@@ -256,4 +288,6 @@ def test_the_papers_numbers_stand_beside_those_of_cifar_only():
     assert papers[MDEQ_JR]["score"] == "93.1 ± 0.3"
     assert papers[IMAGENET + MDEQ_JR]["max_evals"] == "14"
     assert papers[RESNET101]["num_parameters"] == "40M"
+    assert papers[MULTI_TIER]["score"] == "89.4 ± 0.2"
+    assert not papers[MONOTONE], "the paper's has several scales"
     assert not any(paper for name, paper in papers.items() if name.startswith(IMAGENETTE))

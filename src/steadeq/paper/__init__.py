@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from .column_sums import COLUMN_SUMS
-from .figure1 import FIGURE1
+from .figure1 import FIGURE1, FIGURE1_CIFAR10
 from .figure5 import FIGURE5
 from .figure6 import FIGURE6
 from .figure7 import FIGURE7
 from .figure8 import FIGURE8
-from .figure9 import FIGURE9
+from .figure9 import FIGURE9, FIGURE9_CIFAR10
 from .figure34 import FIGURE34
 from .memory import MEMORY
 from .result import Claim, PaperResult, Verdict
@@ -20,8 +20,8 @@ from .table3 import TABLE3
 RESULTS: Mapping[str, PaperResult[Any]] = {
     result.name: result
     for result in (
-        *(FIGURE1, FIGURE34, FIGURE5, TABLE1, TABLE2, FIGURE6, FIGURE7),
-        *(FIGURE8, TABLE3, TABLE4, FIGURE9, COLUMN_SUMS, MEMORY),
+        *(FIGURE1, FIGURE1_CIFAR10, FIGURE34, FIGURE5, TABLE1, TABLE2, FIGURE6, FIGURE7),
+        *(FIGURE8, TABLE3, TABLE4, FIGURE9, FIGURE9_CIFAR10, COLUMN_SUMS, MEMORY),
     )
 }
 """All results by name, in the order of the paper."""

@@ -16,7 +16,8 @@ from ..lab.runner import complete_runs, run_state
 from ..lab.serialization import command_line
 from ..lab.train.display import choose_display
 from . import RESULTS
-from .result import HARDWARE
+from .result import HARDWARE, tally
+from .tables import CLAIM_TITLES, claim_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,8 @@ def run(arguments: Sequence[str]) -> int:
     complete_runs({given.runs / n: c for n, c in configs.items()}, num_jobs=given.jobs, display=choose_display())
     for result in chosen:
         verdicts = result.produce(given.runs, given.out / result.name, given.scale)
-        print_table(["claim", "verdict", "numbers"], [[v.claim, v.outcome, v.evidence] for v in verdicts])
+        print_table(CLAIM_TITLES, claim_rows(verdicts))
+        print(tally(verdicts))
         print(f"Written to {given.out / result.name}.")
     return 0
 

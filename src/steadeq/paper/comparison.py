@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ class Comparison(PaperResult[Summary]):
     """Columns of the table beside the name and the budget of a variant."""
     nfe_beside_paper: bool = False
     """Whether the budget of the paper stands beside ours in the table."""
+    quoted: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What the paper reports, by the names of our measures, of models that the table quotes where they are not run."""
     budgets: Sequence[int] = ()
     """Further budgets at which every equilibrium model is evaluated."""
     extend: Callable[[Summary], Summary] = lambda summary: summary
@@ -111,21 +113,30 @@ class Comparison(PaperResult[Summary]):
         return Summary((row["variant"], VariantSummary.from_json(row)) for row in content["variants"])
 
     def table(self, summary: Summary) -> str:
-        titles = ["model", "NFE", *(["paper"] if self.nfe_beside_paper else [])]
+        titles = ["model", "NFE", *(["NFE in the paper"] if self.nfe_beside_paper else [])]
         for column in self.columns:
-            titles += [column.title, "paper"] if column.beside_paper else [column.title]
-        return markdown_table(titles, [self._cells(row) for row in summary.values()])
+            titles += [column.title, column.beside_paper] if column.beside_paper else [column.title]
+        rows = [
+            self._cells([row.variant, str(row.max_evals or "-")], partial(_show, row), row.paper)
+            for row in summary.values()
+        ]
+        for name, paper in self.quoted.items():
+            if name not in summary:
+                rows.append(self._cells([f"{name}, quoted", "-"], lambda _: "-", paper))
+        return markdown_table(titles, rows)
 
-    def _cells(self, row: VariantSummary) -> list[str]:
-        found = [row.variant, str(row.max_evals or "-")]
-        if self.nfe_beside_paper:
-            found.append(row.paper.get("max_evals", "-"))
+    def _cells(self, first: list[str], show: Callable[[Column], str], paper: Mapping[str, str]) -> list[str]:
+        found = [*first, *([paper.get("max_evals", "-")] if self.nfe_beside_paper else [])]
         for column in self.columns:
-            has_diverged = column.measure == "score" and row.mean("diverged") == 1
-            found.append("diverged" if has_diverged else column.show(row))
+            found.append(show(column))
             if column.beside_paper:
-                found.append(row.paper.get(column.measure, "-"))
+                found.append(paper.get(column.measure, "-"))
         return found
+
+
+def _show(row: VariantSummary, column: Column) -> str:
+    has_diverged = column.measure == "score" and row.mean("diverged") == 1
+    return "diverged" if has_diverged else column.show(row)
 
 
 def summarize(variant: Variant, measured: Sequence[Measures]) -> VariantSummary:

@@ -5,11 +5,14 @@ from dataclasses import replace
 from .comparison import Comparison
 from .language import POST, POST_JR, language_models
 from .result import Claim
-from .tables import EVALS, NORM, RESIDUAL, Column
-from .variant import VariantSummary
+from .tables import BACKWARD_RESIDUAL, EVALS, NORM, RESIDUAL, Column
+from .variant import Summary, VariantSummary
+from .vision import MDEQ, MDEQ_JR, classifiers
 
 _NORM = Column(title="‖J‖²/d", measure="jacobian_norm")
-_RESIDUAL = Column(title="residual", measure="train_residual", digits=".2g")
+_FORWARD = Column(title="residual", measure="train_residual", digits=".2g")
+_BACKWARD = Column(title="backward residual", measure="backward_residual", digits=".2g")
+_EARLY_RESIDUAL = replace(RESIDUAL, title="residual, first tenth", measure="early_residual")
 
 
 def _growth(row: VariantSummary) -> str:
@@ -18,6 +21,30 @@ def _growth(row: VariantSummary) -> str:
 
 def _has_doubled(row: VariantSummary) -> bool:
     return row.mean("train_evals") >= 2 * row.mean("early_evals")
+
+
+def _smaller(text: str, first: str, second: str, *columns: Column, section: str) -> Claim[Summary]:
+    """Return a claim that a variant ends with smaller values than another one in all of some columns."""
+    return Claim(
+        text,
+        section=section,
+        holds=lambda s: all(s[first].mean(c.measure) < s[second].mean(c.measure) for c in columns),
+        evidence=lambda s: ", ".join(f"{c.title} {c.against(s[first], s[second])}" for c in columns),
+    )
+
+
+def _grows(text: str, variant: str, *columns: Column, section: str) -> Claim[Summary]:
+    """Return a claim that columns of a variant grow in training; their early values have names that begin so."""
+
+    def early(column: Column) -> Column:
+        return replace(column, measure=f"early_{column.measure.removeprefix('train_')}")
+
+    return Claim(
+        text,
+        section=section,
+        holds=lambda s: all(s[variant].mean(c.measure) > s[variant].mean(early(c).measure) for c in columns),
+        evidence=lambda s: ", ".join(f"{c.title} {early(c).show(s[variant])} to {c.show(s[variant])}" for c in columns),
+    )
 
 
 FIGURE1 = Comparison(
@@ -31,27 +58,73 @@ FIGURE1 = Comparison(
     ),
     claims=(
         Claim(
-            "without regularization, solves take at least twice as many evaluations at the end of training as at its "
-            "beginning",
+            "without regularization, solves need more and more evaluations in training (at least twice as many at its "
+            "end as at its beginning)",
+            section="3.1",
+            threshold="stated before",
             holds=lambda s: _has_doubled(s[POST]),
             evidence=lambda s: _growth(s[POST]),
         ),
         Claim(
-            "with regularization, they do not",
+            "with regularization, they stay stable (less than twice as many)",
+            section="5.2, Figure 3",
+            threshold="stated before",
             holds=lambda s: not _has_doubled(s[POST_JR]),
             evidence=lambda s: _growth(s[POST_JR]),
         ),
-        Claim(
+        _smaller(
             "the regularized model ends with the smaller Jacobian norm and the smaller residual",
-            holds=lambda s: all(s[POST_JR].mean(c.measure) < s[POST].mean(c.measure) for c in (_NORM, _RESIDUAL)),
-            evidence=lambda s: ", ".join(f"{c.title} {c.against(s[POST_JR], s[POST])}" for c in (_NORM, _RESIDUAL)),
+            POST_JR,
+            POST,
+            _NORM,
+            _FORWARD,
+            section="5.2, B.3",
         ),
     ),
     columns=(
         replace(EVALS, title="evaluations, first tenth", measure="early_evals"),
         EVALS,
-        replace(RESIDUAL, title="residual, first tenth", measure="early_residual"),
+        _EARLY_RESIDUAL,
         RESIDUAL,
+        NORM,
+    ),
+)
+FIGURE1_CIFAR10 = Comparison(
+    name="fig1-cifar10",
+    title="Figures 1a and 1b: instability on CIFAR-10",
+    statement="residuals of both solves get worse as an unregularized MDEQ trains, as the norm of its Jacobian grows",
+    variants=classifiers(MDEQ, MDEQ_JR),
+    figures=(
+        *("forward_residual", "backward_residual", "forward_evaluations", "backward_evaluations"),
+        *("jacobian_norm", "residual_by_jacobian_norm"),
+    ),
+    claims=(
+        _grows(
+            "without regularization, the residuals of forward and backward solves get worse in training",
+            MDEQ,
+            _FORWARD,
+            _BACKWARD,
+            section="3.1, Figure 1a",
+        ),
+        _grows("with them grows the norm of the Jacobian at the equilibrium", MDEQ, _NORM, section="3.1, Figure 1b"),
+        _smaller(
+            "with regularization, solves of both directions end closer to the fixed point, though their budget is "
+            "smaller",
+            MDEQ_JR,
+            MDEQ,
+            _FORWARD,
+            _BACKWARD,
+            section="5.3, Figure 1a",
+        ),
+        _smaller(
+            "with regularization, the norm of the Jacobian is smaller", MDEQ_JR, MDEQ, _NORM, section="5.3, Figure 1b"
+        ),
+    ),
+    columns=(
+        _EARLY_RESIDUAL,
+        RESIDUAL,
+        replace(BACKWARD_RESIDUAL, title="backward residual, first tenth", measure="early_backward_residual"),
+        BACKWARD_RESIDUAL,
         NORM,
     ),
 )

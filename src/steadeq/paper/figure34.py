@@ -1,4 +1,4 @@
-"""Figures 3 and 4: small changes of the architecture make a DEQ-Transformer unstable, unless it is regularized."""
+"""Figure 3: small changes of the architecture make a DEQ-Transformer unstable, unless it is regularized."""
 
 from .comparison import Comparison
 from .language import NO_WEIGHT_NORM, POST, POST_JR, PRE, PRE_JR, language_models
@@ -22,23 +22,28 @@ def _is_steadier(row: VariantSummary, than: VariantSummary) -> bool:
 
 FIGURE34 = Comparison(
     name="fig3-4",
-    title="Figures 3 and 4: brittleness",
+    title="Figure 3: brittleness",
     statement="pre-LN and missing weight normalization make a DEQ-Transformer unstable; regularized ones are stable",
     variants=language_models(POST, PRE, NO_WEIGHT_NORM, POST_JR, PRE_JR),
     figures=("forward_residual", "backward_residual", "forward_evaluations", "perplexity"),
     claims=(
         Claim(
-            "pre-LN is less stable than post-LN (diverges, or ends with twice the residual)",
+            "pre-LN makes an unregularized model diverge (or end with at least twice the residual of post-LN)",
+            section="3.3, Figure 3",
+            threshold="stated before",
             holds=lambda s: _is_worse(s[PRE], s[POST]),
             evidence=lambda s: _RESIDUAL.against(s[PRE], s[POST]),
         ),
         Claim(
-            "without weight normalization post-LN is less stable (diverges, or ends with twice the residual)",
+            "without weight normalization, solves of post-LN collapse (it diverges, or ends with twice the residual)",
+            section="3.3, Figure 3",
+            threshold="stated before",
             holds=lambda s: _is_worse(s[NO_WEIGHT_NORM], s[POST]),
             evidence=lambda s: _RESIDUAL.against(s[NO_WEIGHT_NORM], s[POST]),
         ),
         Claim(
             "regularized, both post-LN and pre-LN end with a smaller residual, with fewer evaluations",
+            section="5.2, Figure 3",
             holds=lambda s: _is_steadier(s[POST_JR], s[POST]) and _is_steadier(s[PRE_JR], s[PRE]),
             evidence=lambda s: (
                 f"post-LN {_RESIDUAL.against(s[POST_JR], s[POST])}, pre-LN {_RESIDUAL.against(s[PRE_JR], s[PRE])}"

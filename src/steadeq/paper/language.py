@@ -1,19 +1,28 @@
 """The language models that several tables and figures show, at each scale, with what the paper reports of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from ..lab.config import TrainConfig
+from ..lab.data.text import AbstractTextConfig
 from ..lab.recipes.registry import Scale
 from ..models import DEQTransformerLM
-from .variant import SEEDS, Variant, choose
+from .variant import SEEDS, Variant, choose, with_weight_decay
 
 POST, PRE = "DEQ (Post-LN)", "DEQ (Pre-LN)"
 POST_JR, PRE_JR = "DEQ (Post-LN) + JR", "DEQ (Pre-LN) + JR"
 STOPPED, SMALL_BUDGET = "DEQ (Post-LN), early stopped", "DEQ (Post-LN), trained with fewer evaluations"
 NO_WEIGHT_NORM, WEIGHT_DECAY = "DEQ (Post-LN), no weight norm", "DEQ (Post-LN), weight decay"
+TWENTY, TWICE_AS_LONG = "DEQ (Post-LN), trained with 20 evaluations", "DEQ (Post-LN) + JR, segments twice as long"
 TRANSFORMER_XL = "Transformer-XL"
+AWD_QRNN, MEMORY_CORE = "AWD-QRNN (Bradbury et al., 2016)", "Relational Memory Core (Santoro et al., 2018)"
+MEGATRON = "Megatron-LM (Shoeybi et al., 2019)"
+
+
+def with_evaluations(max_evals: int) -> Callable[[TrainConfig], TrainConfig]:
+    """Return a change of a config that trains with other budgets, forward and backward."""
+    return lambda config: config.with_max_evals(max_evals)
 
 
 def _without_weight_norm(config: TrainConfig) -> TrainConfig:
@@ -21,12 +30,9 @@ def _without_weight_norm(config: TrainConfig) -> TrainConfig:
     return replace(config, model=replace(config.model, weight_norm=False))
 
 
-def _with_weight_decay(config: TrainConfig) -> TrainConfig:
-    return replace(config, optimizer=replace(config.optimizer, weight_decay=1e-6))
-
-
-def _with_15_evaluations(config: TrainConfig) -> TrainConfig:
-    return config.with_max_evals(15)
+def _twice_as_long(config: TrainConfig) -> TrainConfig:
+    assert isinstance(config.data, AbstractTextConfig)
+    return replace(config, data=replace(config.data, length=2 * config.data.length))
 
 
 def _paper(perplexity: str, max_evals: str, time: str, memory: str) -> Mapping[str, str]:
@@ -39,9 +45,14 @@ _PAPER: Mapping[str, Mapping[str, str]] = {
     PRE: _paper("diverged", "30", "3.1x", "-"),
     POST: _paper("24.0", "30", "3.1x", "3.9 GB"),
     STOPPED: _paper("29.2", "12", "3.1x", "3.9 GB"),
+    TWENTY: _paper("26.0", "20", "2.2x", "3.6 GB"),
     SMALL_BUDGET: _paper("diverged", "15", "-", "3.6 GB"),
     PRE_JR: _paper("24.5", "14", "1.6x", "4.8 GB"),
     POST_JR: _paper("24.9", "12", "1.5x", "4.8 GB"),
+    TWICE_AS_LONG: _paper("23.8", "13", "2.2x", "6.5 GB"),
+    AWD_QRNN: _paper("33.0", "-", "-", "7.1 GB"),
+    MEMORY_CORE: _paper("31.6", "-", "-", "-"),
+    MEGATRON: _paper("10.8", "-", "-", "-"),
 }
 _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
     "cpu": (
@@ -49,9 +60,11 @@ _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
         Variant(PRE, "wikitext2-deq-pre-cpu", 30, 11, seeds=(0, 1)),
         Variant(POST, "wikitext2-deq-post-cpu", 30, 12, seeds=SEEDS),
         Variant(STOPPED, "wikitext2-deq-post-cpu", 12, 12, seeds=SEEDS),
+        Variant(TWENTY, "wikitext2-deq-post-cpu", 20, 10, change=with_evaluations(20)),
         Variant(SMALL_BUDGET, "wikitext2-deq-post-small-budget-cpu", 12, 8),
         Variant(PRE_JR, "wikitext2-deq-pre-jr-cpu", 12, 8),
         Variant(POST_JR, "wikitext2-deq-post-jr-cpu", 12, 7, seeds=SEEDS),
+        Variant(TWICE_AS_LONG, "wikitext2-deq-post-jr-cpu", 12, 14, change=_twice_as_long),
         Variant(NO_WEIGHT_NORM, "wikitext2-deq-post-no-weight-norm-cpu", 30, 12),
         Variant(WEIGHT_DECAY, "wikitext2-deq-post-weight-decay-cpu", 30, 12),
     ),
@@ -60,12 +73,19 @@ _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
         Variant(PRE, "wikitext103-deq-pre", 30, 10_000),
         Variant(POST, "wikitext103-deq-post", 30, 10_000),
         Variant(STOPPED, "wikitext103-deq-post", 12, 10_000),
-        Variant(SMALL_BUDGET, "wikitext103-deq-post", 15, 10_000, change=_with_15_evaluations),
+        Variant(TWENTY, "wikitext103-deq-post", 20, 10_000, change=with_evaluations(20)),
+        Variant(SMALL_BUDGET, "wikitext103-deq-post", 15, 10_000, change=with_evaluations(15)),
         Variant(PRE_JR, "wikitext103-deq-pre-jr", 14, 10_000),
         Variant(POST_JR, "wikitext103-deq-post-jr", 12, 10_000),
+        Variant(TWICE_AS_LONG, "wikitext103-deq-post-jr", 13, 20_000, change=_twice_as_long),
         Variant(NO_WEIGHT_NORM, "wikitext103-deq-post", 30, 10_000, change=_without_weight_norm),
-        Variant(WEIGHT_DECAY, "wikitext103-deq-post", 30, 10_000, change=_with_weight_decay),
+        Variant(WEIGHT_DECAY, "wikitext103-deq-post", 30, 10_000, change=with_weight_decay),
     ),
 }
 language_models = partial(choose, _VARIANTS, _PAPER)
 """Returns a function that gives variants by their names, at a scale."""
+
+
+def quoted(*names: str) -> Mapping[str, Mapping[str, str]]:
+    """Return what the paper reports of some models, by name."""
+    return {name: _PAPER[name] for name in names}

@@ -26,7 +26,7 @@ from ..nn import cached_parameters
 from ..solvers import GMRES, AbstractLinearSolver, AbstractSolver, Anderson, Broyden, Picard
 from .comparison import save_figures
 from .memory_profile import peak_bytes
-from .result import Claim, PaperResult
+from .result import Claim, PaperResult, Source, Threshold
 from .tables import markdown_table
 
 Measured = Literal["training", "training_penalized", "inference"]
@@ -263,9 +263,25 @@ def _by_solver(s: Summary, number: Callable[[str], Number]) -> str:
     return "; ".join(f"{solver}: {s.each(number(solver))}" for solver in SOLVERS)
 
 
-def _claim(text: str, number: Number, holds: Callable[[float], bool], evidence: Callable[[Summary], str]) -> Claim:
+def _claim(
+    text: str,
+    number: Number,
+    holds: Callable[[float], bool],
+    evidence: Callable[[Summary], str],
+    *,
+    section: str,
+    source: Source = "paper",
+    threshold: Threshold = "set after a look at numbers",
+) -> Claim[Summary]:
     """Return a claim that something holds of a number of all models."""
-    return Claim(text, holds=lambda s: all(holds(number(s, model)) for model in s.models), evidence=evidence)
+    return Claim(
+        text,
+        section=section,
+        source=source,
+        threshold=threshold,
+        holds=lambda s: all(holds(number(s, model)) for model in s.models),
+        evidence=evidence,
+    )
 
 
 _share = _ratio((ANDERSON, SMALL, "training_penalized"), (UNROLLED, DEPTH, "training"), minus=0)
@@ -286,9 +302,10 @@ MEMORY = _Memory(
             _largest_growth,
             lambda growth: growth < 0.01,
             lambda s: f"largest growth from 16 to 32 evaluations: {s.each(_largest_growth, '.2%')}",
+            section="4.3",
         ),
         _claim(
-            "Broyden with its whole history needs about two more states for each evaluation (section 3.4)",
+            "Broyden with its whole history needs about two more states for each evaluation",
             _states_per_evaluation,
             lambda number: abs(number - 2) < 0.2,
             lambda s: (
@@ -296,12 +313,15 @@ MEMORY = _Memory(
                 f"training from 16 to 32 evaluations: {s.each(_growth(WHOLE, 'training'))}; with "
                 f"GMRES for the backward pass: {s.each(_growth(GMRES_BACKWARD, 'training'))}"
             ),
+            section="3.4",
         ),
         _claim(
             "training memory of the same cell unrolled grows linearly with depth (within 5%)",
             _bend,
             lambda bend: abs(bend) < 0.05,
             lambda s: f"from depth 16 to 32: {s.each(_growth(UNROLLED, 'training'))}",
+            section="4.3",
+            source="own",
         ),
         _claim(
             f"a regularized DEQ trains with half the memory of an explicit network, or less (Anderson at {SMALL} "
@@ -309,32 +329,39 @@ MEMORY = _Memory(
             _share,
             lambda share: share <= 0.5,
             lambda s: "; ".join(f"{n} {_share(s, n):.0%}, that of depth {_break_even(s, n):.1f}" for n in s.models),
+            section="4.3",
+            threshold="none",
         ),
         _claim(
             f"the penalty needs about 30% more training memory at most, evaluations saved counted in ({SMALL} instead "
-            f"of {LARGE}, Broyden with its whole history; section 4.3)",
+            f"of {LARGE}, Broyden with its whole history)",
             _penalty_net,
             lambda added: added < 0.35,
             lambda s: s.each(_penalty_net),
+            section="4.3, B.1",
         ),
         _claim(
             f"at equal budgets too, the penalty needs about 30% more training memory at most ({SMALL} evaluations)",
             lambda s, n: max(_penalty_added(solver)(s, n) for solver in SOLVERS),
             lambda added: added < 0.35,
             lambda s: _by_solver(s, _penalty_added),
+            section="4.3",
+            source="own",
         ),
         _claim(
-            f"fewer evaluations halve the memory of inference with Broyden, or more ({SMALL} instead of {LARGE}; "
-            "section 5.2)",
+            f"fewer evaluations halve the memory of inference with Broyden, or more ({SMALL} instead of {LARGE})",
             _broyden_net,
             lambda growth: growth <= -0.5,
             lambda s: f"saved: {s.each(lambda s, n: -_broyden_net(s, n), '.0%')}",
+            section="5.2",
+            threshold="none",
         ),
         _claim(
-            "plain iteration needs no more memory for inference than the explicit network (within 5%; section 3.4)",
+            "plain iteration needs no more memory for inference than the explicit network (within 5%)",
             _inference_added(PLAIN),
             lambda added: added < 0.05,
             lambda s: _by_solver(s, _inference_added),
+            section="3.4",
         ),
     ),
 )

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..equilibrium import ConvergenceWarning
+from ..jacobian import Constant
 from ..lab.data import MapDataset, read_samples
 from ..lab.loading import load_trained
 from ..lab.train import Process
@@ -94,7 +95,7 @@ def step_memory(path: Path) -> float:
     trained = load_trained(path, device=device)
     config = trained.config
     x, y = (tensor.to(device) for tensor in _first(config.data.load().train))
-    regularizer = replace(config.regularizer, probability=1.0)
+    regularizer = replace(config.regularizer, probability=1.0, probability_schedule=Constant())
     settings = StepSettings(
         step=config.warmup.num_steps,
         solver=config.solver,
@@ -112,7 +113,7 @@ def step_memory(path: Path) -> float:
 def inference_seconds(path: Path, *, max_evals: int) -> float:
     """Return the time that an image takes on one thread of the CPU; a budget of 0 is that of an explicit network."""
     trained = load_trained(path, device="cpu")
-    x, _ = _first(trained.config.data.load().test)
+    x, _ = _first(trained.config.data.load_split("test"))
     solver = replace(trained.config.evaluation_solver, max_evals=max_evals) if max_evals else None
     model = ModelAdapter(trained.model)
     num_threads = torch.get_num_threads()

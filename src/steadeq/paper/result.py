@@ -14,6 +14,13 @@ from ..lab.recipes.registry import Scale
 S = TypeVar("S")
 """What a result measures."""
 Outcome = Literal["holds", "does not hold", "not tested"]
+Source = Literal["paper", "own"]
+"""Who says it: the paper, in words or by its numbers, or we, beside what it says."""
+Threshold = Literal["none", "stated before", "set after a look at numbers"]
+"""Whether a claim has a threshold that is not the paper's, and whether our history has it before the numbers.
+
+What it has together with the numbers counts as set after a look.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +49,30 @@ class Verdict:
     """What became of a claim, with the numbers that decide."""
 
     claim: str
+    section: str
+    source: Source
+    threshold: Threshold
     outcome: Outcome
     evidence: str
 
 
 @dataclass(frozen=True)
 class Claim(Generic[S]):
-    """Something that the paper says and that numbers can confirm or refute.
+    """Something that numbers can confirm or refute: what the paper says, or what we add to it.
 
     Example:
-        >>> claim = Claim("more is better", holds=lambda n: n > 1, evidence=lambda n: f"{n} against 1")
-        >>> claim.judge(2)
-        Verdict(claim='more is better', outcome='holds', evidence='2 against 1')
+        >>> claim = Claim("more is better", section="5.2", holds=lambda n: n > 1, evidence=lambda n: f"{n} against 1")
+        >>> verdict = claim.judge(2)
+        >>> verdict.section, verdict.source, verdict.outcome, verdict.evidence
+        ('5.2', 'paper', 'holds', '2 against 1')
     """
 
     text: str
     _: KW_ONLY
+    section: str
+    """The section of the paper that it is about, with its table or figure, as in "5.2, Table 1"."""
+    source: Source = "paper"
+    threshold: Threshold = "none"
     holds: Callable[[S], bool]
     evidence: Callable[[S], str]
     """Lists the numbers that decide."""
@@ -68,9 +83,51 @@ class Claim(Generic[S]):
         """Hold the claim against the numbers."""
         try:
             outcome: Outcome = "holds" if self.holds(summary) else "does not hold"
-            return Verdict(claim=self.text, outcome=outcome, evidence=self.evidence(summary))
+            evidence = self.evidence(summary)
         except MissingNumber as error:
-            return Verdict(claim=self.text, outcome="not tested", evidence=str(error))
+            outcome, evidence = "not tested", str(error)
+        return Verdict(
+            claim=self.text,
+            section=self.section,
+            source=self.source,
+            threshold=self.threshold,
+            outcome=outcome,
+            evidence=evidence,
+        )
+
+
+def count(verdicts: Sequence[Verdict], source: Source) -> str:
+    """Return how many of the claims of a source hold, of those that were tested; a dash where it claims nothing.
+
+    Example:
+        >>> claim = Claim("more is better", section="5.2", holds=lambda n: n > 1, evidence=str)
+        >>> verdicts = [claim.judge(n) for n in (0, 1, 2)]
+        >>> count(verdicts, "paper"), count(verdicts, "own")
+        ('1 of 3', '-')
+    """
+    outcomes = [verdict.outcome for verdict in verdicts if verdict.source == source]
+    if not outcomes:
+        return "-"
+    untested = outcomes.count("not tested")
+    held = f"{outcomes.count('holds')} of {len(outcomes) - untested}"
+    return f"{held}, {untested} not tested" if untested else held
+
+
+def tally(verdicts: Sequence[Verdict]) -> str:
+    """Return how many claims hold, the paper's and ours apart, and which thresholds were set after a look at numbers.
+
+    Claims are told by their places, from 1 on.
+    """
+    sources: Mapping[Source, str] = {"paper": "the paper", "own": "our own"}
+    counts = ((name, count(verdicts, source)) for source, name in sources.items())
+    sentences = [f"Claims of {name} that hold: {number}." for name, number in counts if number != "-"]
+    after = [str(n) for n, v in enumerate(verdicts, start=1) if v.threshold == "set after a look at numbers"]
+    if after:
+        which = f"claim {after[0]}" if len(after) == 1 else f"claims {', '.join(after[:-1])} and {after[-1]}"
+        sentences.append(f"Thresholds of ours that were set after a look at numbers: {which}.")
+    elif any(verdict.threshold == "stated before" for verdict in verdicts):
+        sentences.append("All thresholds of ours were stated before there were numbers.")
+    return " ".join(sentences)
 
 
 @dataclass(frozen=True, kw_only=True)

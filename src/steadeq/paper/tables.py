@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from .result import Claim, Verdict
+from .result import Claim, Source, Threshold, Verdict
 from .variant import Averages, Summary
 
 
@@ -17,8 +17,8 @@ class Column:
     """Factor that turns the measure into the unit of the table."""
     digits: str = ".3g"
     """How it is written, as a format of Python."""
-    beside_paper: bool = False
-    """Whether a column with what the paper reports follows."""
+    beside_paper: str = ""
+    """Title of the column with what the paper reports, if one follows."""
 
     def show(self, row: Averages) -> str:
         """Return a cell."""
@@ -28,19 +28,29 @@ class Column:
         """Return the cells of several rows, for comparison, as in "12.0 against 30.0"."""
         return " against ".join(map(self.show, rows))
 
-    def claim(self, text: str, first: str, second: str, holds: Callable[[float, float], bool]) -> Claim[Summary]:
+    def claim(
+        self,
+        text: str,
+        first: str,
+        second: str,
+        holds: Callable[[float, float], bool],
+        *,
+        section: str,
+        source: Source = "paper",
+        threshold: Threshold = "none",
+    ) -> Claim[Summary]:
         """Return a claim that compares the means of two variants, which are given by name."""
         return Claim(
             text,
+            section=section,
+            source=source,
+            threshold=threshold,
             holds=lambda s: holds(s[first].mean(self.measure), s[second].mean(self.measure)),
             evidence=lambda s: f"{self.title}: {self.against(s[first], s[second])}",
         )
 
-    def at_most(self, factor: float, first: str, second: str, text: str) -> Claim[Summary]:
-        """Return a claim that the mean of a variant is at most a multiple of that of another one."""
-        return self.claim(text, first, second, lambda a, b: a <= factor * b)
 
-
+ACCURACY = Column(title="test accuracy, %", measure="score", factor=100, digits=".1f")
 PERPLEXITY = Column(title="perplexity", measure="score", digits=".1f")
 EVALS = Column(title="evaluations, last tenth", measure="train_evals", digits=".1f")
 RESIDUAL = Column(title="residual, last tenth", measure="train_residual", digits=".1g")
@@ -49,9 +59,14 @@ NORM = Column(title="‖J‖²_F / d", measure="jacobian_norm", digits=".3f")
 RADIUS = Column(title="spectral radius", measure="spectral_radius", digits=".2g")
 
 
-def claim_table(verdicts: Iterable[Verdict]) -> str:
-    """Return claims and what became of them as a table in Markdown."""
-    return markdown_table(["claim", "verdict", "numbers"], [[v.claim, v.outcome, v.evidence] for v in verdicts])
+CLAIM_TITLES = ("", "claim", "section", "source", "verdict", "numbers")
+
+
+def claim_rows(verdicts: Iterable[Verdict]) -> list[list[str]]:
+    """Return claims and what became of them as the rows of a table, numbered from 1."""
+    return [
+        [str(number), v.claim, v.section, v.source, v.outcome, v.evidence] for number, v in enumerate(verdicts, start=1)
+    ]
 
 
 def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -48,6 +48,11 @@ class Variant:
         return {f"{label}-seed{seed}": replace(config, loop=replace(config.loop, seed=seed)) for seed in self.seeds}
 
 
+def with_weight_decay(config: TrainConfig) -> TrainConfig:
+    """Return a config with the weight decay of Figure 8."""
+    return replace(config, optimizer=replace(config.optimizer, weight_decay=1e-6))
+
+
 def choose(
     known: Mapping[Scale, Sequence[Variant]], paper: Mapping[str, Mapping[str, str]], *names: str
 ) -> Callable[[Scale], list[Variant]]:
@@ -92,6 +97,7 @@ def measure(record: RunRecord, evaluated: EvaluationRow | None) -> dict[str, flo
         found = spread(getattr(line, name) for line in lines)
         return found and found.mean
 
+    backward = spread(line.backward_residual for line in solved[-size:])
     first, last = (record.validations[place] if record.validations else None for place in (0, -1))
     return {
         "score": evaluated and evaluated.score,
@@ -101,7 +107,10 @@ def measure(record: RunRecord, evaluated: EvaluationRow | None) -> dict[str, flo
         "early_evals": average(solved[:size], "forward_evals"),
         "train_residual": average(solved[-size:], "forward_residual"),
         "train_evals": average(solved[-size:], "forward_evals"),
-        "backward_residual": average(solved[-size:], "backward_residual"),
+        "early_backward_residual": average(solved[:size], "backward_residual"),
+        "backward_residual": backward and backward.mean,
+        # How much it differs from step to step.
+        "backward_fluctuation": backward and backward.std,
         "backward_evals": average(solved[-size:], "backward_evals"),
         "early_jacobian_norm": first and first.jacobian_norm,
         "jacobian_norm": last and last.jacobian_norm,

@@ -403,3 +403,15 @@ def test_images_of_other_sizes_become_64_by_64(home):
     write(home / "imagenette64/train", {"n01": 3}, width=100, height=80)
     write(home / "imagenette64/val", {"n01": 1}, width=50, height=70)
     assert Imagenette64(num_validation=1).load().test.inputs.shape == (1, 3, 64, 64)
+
+
+def test_who_only_tests_needs_no_training_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEADEQ_DATA", str(tmp_path))
+    image = pytest.importorskip("PIL.Image")
+    for label in ("n01", "n02"):
+        (tmp_path / "imagenet" / "val" / label).mkdir(parents=True)
+        image.new("RGB", (300, 260)).save(tmp_path / "imagenet" / "val" / label / "0.JPEG")
+    config = ImageNet(num_workers=0)
+    assert config.load_split("test").targets.tolist() == [0, 1]
+    with pytest.raises(InputError, match="train"):
+        config.load_split("validation")

@@ -109,4 +109,4 @@ def _plain_evals(path: Path) -> float | None:
     config = trained.config
     evaluator = Evaluator(task=config.data.task, process=process)
     solver = Picard(max_evals=_MAX_PLAIN_EVALS, tol=config.solver.tol)
-    return evaluator.measure(trained.model, config.data.load().test, solver).forward_evals
+    return evaluator.measure(trained.model, config.data.load_split("test"), solver).forward_evals

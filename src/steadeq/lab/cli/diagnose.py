@@ -93,7 +93,7 @@ def _diagnose(trained: TrainedModel, args: Arguments, device: torch.device) -> D
     solver = trained.config.evaluation_solver
     solver = replace(solver, max_evals=args.max_evals, tol=solver.tol if args.tol is None else args.tol)
     generator = torch.Generator().manual_seed(0)
-    dataset = getattr(trained.config.data.load(), args.split)
+    dataset = trained.config.data.load_split(args.split)
     x, _ = read_samples(dataset, torch.arange(min(args.num_samples, len(dataset))))
     with torch.no_grad():
         eq = adapter(x.to(device), solver=solver).equilibrium

@@ -126,9 +126,9 @@ def _check_fit(args: Arguments, model: nn.Module, data: AbstractDataConfig, devi
             f"{data.name} does not fit the model of {args.run}: it has {len(data.vocabulary())} tokens, and the model "
             f"has {vocabulary_size(model)}."
         )
-    splits = data.load()
+    dataset = data.load_split(args.split)
     try:
-        x, y = (tensor.to(device) for tensor in read_samples(getattr(splits, args.split), torch.arange(1)))
+        x, y = (tensor.to(device) for tensor in read_samples(dataset, torch.arange(1)))
         output = ModelAdapter(model)(x, depth=1).output
         data.task.check(output, y)
     except (RuntimeError, ValueError, IndexError) as error:
@@ -136,8 +136,8 @@ def _check_fit(args: Arguments, model: nn.Module, data: AbstractDataConfig, devi
             raise
         raise InputError(f"{data.name} does not fit the model of {args.run}: {str(error).splitlines()[0]}") from error
     if isinstance(data.task, Classification):
-        targets = [getattr(part, "targets", None) for part in (splits.train, splits.validation, splits.test)]
-        num_classes = 1 + max((int(t.max()) for t in targets if t is not None), default=output.shape[1] - 1)
+        targets = getattr(dataset, "targets", None)
+        num_classes = output.shape[1] if targets is None else 1 + int(targets.max())
         if num_classes != output.shape[1]:
             raise InputError(
                 f"{data.name} does not fit the model of {args.run}: it has {num_classes} classes, and the model has "

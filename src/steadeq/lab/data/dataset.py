@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -121,6 +121,10 @@ class AbstractDataConfig(ABC):
     @abstractmethod
     def load(self) -> Splits:
         """Return the data."""
+
+    def load_split(self, split: Literal["train", "validation", "test"]) -> MapDataset:
+        """Return one part of the data; a data set may do that without reading the others."""
+        return getattr(self.load(), split)
 
 
 def read_samples(dataset: MapDataset, indices: Tensor, *, seed: int | None = None) -> tuple[Tensor, Tensor]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from ..._internal.validation import check_choice, check_count
 from ..tasks import Classification
 from .augmentation import Preparation
-from .dataset import AbstractDataConfig, InMemory, Splits, hold_out
+from .dataset import AbstractDataConfig, InMemory, MapDataset, Splits, hold_out
 from .image_folder import ImageFolder, OnCorrupt
 from .images import MEAN, STD, ImageTransform, Interpolation
 from .locations import require
@@ -53,16 +54,22 @@ class ImageNet(AbstractDataConfig):
         self._transform()
 
     def load(self) -> Splits:
-        open_folder = partial(
-            ImageFolder, transform=self._transform(), workers=Workers(self.num_workers), on_corrupt=self.on_corrupt
-        )
-        root = require(self.name)
+        open_folder, root = self._opener(), require(self.name)
         training = open_folder(root / "train")
         test = open_folder(root / "val", classes=training.classes)
         if not self.num_validation:
             return Splits(train=training, validation=test, test=test)
         rest, apart = hold_out(len(training), self.num_validation)
         return Splits(train=training.subset(rest), validation=training.subset(apart), test=test)
+
+    def load_split(self, split: Literal["train", "validation", "test"]) -> MapDataset:
+        # Who only wants to test need not have the training images, which are twenty times as many.
+        return self._opener()(require(self.name) / "val") if split == "test" else super().load_split(split)
+
+    def _opener(self) -> Callable[..., ImageFolder]:
+        return partial(
+            ImageFolder, transform=self._transform(), workers=Workers(self.num_workers), on_corrupt=self.on_corrupt
+        )
 
     def _transform(self) -> ImageTransform:
         return ImageTransform(size=self.size, resize=self.resize, interpolation=self.interpolation)

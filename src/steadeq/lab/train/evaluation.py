@@ -157,7 +157,7 @@ def sweep_budgets(
     for budget in budgets:
         if budget < 1:
             raise InputError(f"--budgets has {budget}; each must be at least 1.")
-    dataset = getattr(config.data.load(), split)
+    dataset = config.data.load_split(split)
     if trained.identity is not None:
         trained.identity.check_data(split, fingerprint(dataset), trained.path)
     task, solver = config.data.task, config.evaluation_solver

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...adjoints import AbstractAdjoint
 from ...equilibrium import Equilibrium, Status
-from ...jacobian import AbstractRegularizer
+from ...jacobian import AbstractRegularizer, JacobianRegularizer
 from ...solvers import AbstractSolver
 from ..tasks import AbstractTask
 from .adapter import Carry, ModelAdapter
@@ -54,7 +54,7 @@ class StepResult:
     penalty: Tensor
     """gamma times the penalty; zero when it is not applied."""
     jacobian_norm: Tensor | None
-    """The penalty without its weight, an estimate of ‖J‖²_F / d; None when it is not applied."""
+    """An estimate of ‖J‖²_F / d, where the regularizer makes one and is applied."""
     scores: Tensor
     """(K,) what the task's metric is made of."""
     equilibrium: Equilibrium | None
@@ -121,7 +121,9 @@ class TrainStep(nn.Module):
             term, norm = torch.zeros_like(task_loss), None
             if answer.equilibrium is not None:
                 regularizer = settings.regularizer
-                term, norm = regularizer.evaluate(answer.equilibrium, step=settings.step, task_loss=task_loss)
+                term, bare = regularizer.evaluate(answer.equilibrium, step=settings.step, task_loss=task_loss)
+                # Others estimate something else.
+                norm = bare if isinstance(regularizer, JacobianRegularizer) else None
             scores = self.task.scores(answer.output, y, losses).detach()
             return StepResult(
                 loss=task_loss + term,
