@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from . import nn as nn
     from . import solvers as solvers
     from ._fixed_point import fixed_point
-    from .adjoints import AbstractAdjoint, Implicit, OneStep, Phantom, Shine, Unrolled
+    from .adjoints import AbstractAdjoint, Implicit, OneStep, Phantom, Reversible, Shine, Unrolled
     from .equilibrium import (
         ConvergenceError,
         ConvergenceWarning,
@@ -54,7 +54,7 @@ __version__ = "0.1.0"
 # that names are imported when they are first asked for.
 _HOMES = {
     "_fixed_point": ("fixed_point",),
-    "adjoints": ("AbstractAdjoint", "Implicit", "OneStep", "Phantom", "Shine", "Unrolled"),
+    "adjoints": ("AbstractAdjoint", "Implicit", "OneStep", "Phantom", "Reversible", "Shine", "Unrolled"),
     "equilibrium": (
         "ConvergenceError",
         "ConvergenceWarning",

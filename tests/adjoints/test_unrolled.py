@@ -130,3 +130,72 @@ def test_what_is_returned_where_it_started_has_the_gradient_of_one_evaluation(so
     assert all(gradient.abs().sum() > 0 for gradient in actual)
     with torch.no_grad():
         assert torch.equal(fixed_point(cell, z0, x, solver=replace(solver, tol=1e-9), adjoint=Unrolled()).z, eq.z)
+
+
+# Through the last evaluations only
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("damping", [1.0, 0.6])
+@pytest.mark.parametrize(("depth", "last"), [(8, 1), (8, 3), (8, 8), (3, 8), (1, 1)])
+def test_truncated_gradients_are_those_of_a_loop_written_by_hand_bit_for_bit(depth, last, damping, dtype):
+    cell, x, z0 = TanhCell(5).to(dtype), leaf(3, 5).to(dtype).detach().requires_grad_(), leaf(3, 5).to(dtype).detach()
+    sources = [*cell.parameters(), x]
+    solver = Picard(max_evals=depth + 1, tol=0.0, damping=damping)
+    eq = fixed_point(cell, z0, x, solver=solver, adjoint=Unrolled(last=last))
+    z = z0
+    for step in range(depth):
+        with torch.set_grad_enabled(step >= depth - last):
+            z = cell(z, x) if damping == 1 else z + damping * (cell(z, x) - z)
+    assert torch.equal(eq.z, z)
+    expected = torch.autograd.grad(energy(z), sources)
+    assert all(map(torch.equal, torch.autograd.grad(energy(eq.z), sources), expected))
+    with torch.no_grad():
+        assert torch.equal(fixed_point(cell, z0, x, solver=solver, adjoint=Unrolled(last=last)).z, z)
+
+
+@each_forward_solver
+def test_truncated_gradients_of_converged_samples_are_those_of_so_many_evaluations(solver):
+    cell, x = TanhCell(5), leaf(3, 5)
+    sources = [*cell.parameters(), x]
+    eq = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=Unrolled(last=4))
+    assert eq.stats.converged.all()
+    z = eq.z.detach()
+    for _ in range(4):
+        z = cell(z, x)
+    assert largest_error(torch.autograd.grad(energy(eq.z), sources), torch.autograd.grad(energy(z), sources)) < 1e-9
+
+
+@pytest.mark.parametrize("solver", [Anderson(max_evals=9, tol=0.0), Broyden(max_evals=9, tol=0.0)])
+def test_more_recorded_evaluations_come_closer_to_the_whole_gradient(solver):
+    cell, x = TanhCell(5), leaf(3, 5)
+    sources = [*cell.parameters(), x]
+    whole = torch.autograd.grad(
+        energy(fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=Unrolled()).z), sources
+    )
+    errors = []
+    for last in (1, 4, 8):
+        z = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=Unrolled(last=last)).z
+        errors.append(largest_error(torch.autograd.grad(energy(z), sources), whole))
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-12
+
+
+def test_memory_grows_with_the_evaluations_that_are_recorded_and_not_with_all_of_them():
+    cell, x = TanhCell(5), leaf(3, 5)
+
+    def num_saved(max_evals, last):
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+            fixed_point(
+                cell, torch.zeros_like(x), x, solver=Picard(max_evals=max_evals, tol=0.0), adjoint=Unrolled(last)
+            )
+        return len(saved)
+
+    assert num_saved(16, 3) == num_saved(10, 3) < num_saved(16, 9)
+
+
+@pytest.mark.parametrize("last", [0, -1, 1.5])
+def test_a_number_of_evaluations_that_makes_no_sense_is_refused(last):
+    with pytest.raises((ValueError, TypeError), match=r"^last is"):
+        Unrolled(last=last)

@@ -51,6 +51,17 @@ def leaves(tree: Any) -> list[Any]:
     return [tree] if children is None else [leaf for _, child in children for leaf in leaves(child)]
 
 
+def tensors_of(leaf: Any) -> list[Tensor]:
+    """List the tensors in a leaf: itself, those that samples share, or none."""
+    if isinstance(leaf, Tensor):
+        return [leaf]
+    if not isinstance(leaf, Shared) or not dataclasses.is_dataclass(leaf):
+        return []
+    return [
+        t for field in dataclasses.fields(leaf) for part in leaves(getattr(leaf, field.name)) for t in tensors_of(part)
+    ]
+
+
 def aligned_leaves(tree: Any, like: Any) -> list[Any]:
     """List the leaves of a tree in the order of another of the same structure, whose dicts may be ordered otherwise.
 

@@ -3,6 +3,7 @@
 from .base import AbstractAdjoint, AbstractLinearAdjoint, Problem
 from .implicit import Implicit
 from .phantom import OneStep, Phantom
+from .reversible import Reversible
 from .shine import Shine
 from .unrolled import Unrolled
 
@@ -13,6 +14,7 @@ __all__ = [
     "OneStep",
     "Phantom",
     "Problem",
+    "Reversible",
     "Shine",
     "Unrolled",
 ]

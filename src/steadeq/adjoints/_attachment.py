@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._internal.autocast import without_autocast
 from .._internal.linearization import Linearization
-from .._internal.trees import Layout, leaves, map_leaves
+from .._internal.trees import Layout, Shared, leaves, map_leaves, tensors_of
 from ..equilibrium import BackwardRecord, SolveStats
 
 Product = Callable[[Tensor], Tensor]
@@ -45,29 +45,32 @@ def attach(
         The state, part of a graph if f depends on anything that requires a gradient.
     """
     point.check_graph()
-    sources = _Sources(point)
+    sources = Sources(point)
     if not sources.exist:
         return z
     attachment = _Attachment(cotangent=cotangent, record=record, refusal=refusal, point=point, sources=sources)
     return _Attach.apply(z, point.fz, attachment, *sources.tensors)  # pyright: ignore[reportReturnType]
 
 
-class _Sources:
+class Sources:
     """What the graph of f hangs on: its leaves, and the inputs that are part of a graph.
 
-    f may also close over tensors that are no leaves. Gradients reach them through the graph, but they cannot be named,
-    which the second derivative needs; `are_complete` is False then.
+    f may also close over tensors that are no leaves. Gradients reach them through the graph, but they cannot be named;
+    `are_named` is False then. The second derivative also needs to replace them, which it cannot where samples share
+    them; `are_complete` is False for these too.
     """
 
     def __init__(self, point: Linearization) -> None:
-        tensors = {id(leaf): leaf for leaf in leaves(point.inputs) if isinstance(leaf, Tensor)}
+        inputs = leaves(point.inputs)
+        shared = {id(leaf) for part in inputs if isinstance(part, Shared) for leaf in tensors_of(part)}
+        tensors = {id(leaf): leaf for part in inputs for leaf in tensors_of(part)}
         known = [tensor for tensor in tensors.values() if tensor.grad_fn is not None]
         stops = {(tensor.grad_fn, tensor.output_nr) for tensor in known}
         first: Any = point.first.grad_fn
         pending: list[Any] = [(point.fz.grad_fn, point.fz.output_nr)]
         seen = dict.fromkeys(pending)
         found: list[Tensor] = []
-        self.are_complete = True
+        self.are_named = True
         while pending:
             edge = node, _ = pending.pop()
             if node is None or node is first or edge in stops:
@@ -76,15 +79,16 @@ class _Sources:
                 found.append(node.variable)
             elif node._sequence_nr() < first._sequence_nr():
                 # Made before f was evaluated: something that f closes over.
-                self.are_complete = False
+                self.are_named = False
             else:
                 # In a fixed order, as checkpointing compares what two evaluations save.
                 following = [edge for edge in dict.fromkeys(node.next_functions) if edge not in seen]
                 seen.update(dict.fromkeys(following))
                 pending.extend(following)
         self.computed_inputs = [tensor for tensor in known if (tensor.grad_fn, tensor.output_nr) in seen]
+        self.are_complete = self.are_named and not any(id(tensor) in shared for tensor in self.computed_inputs)
         self.tensors = found + self.computed_inputs
-        self.exist = bool(self.tensors) or not self.are_complete
+        self.exist = bool(self.tensors) or not self.are_named
         self._versions = [tensor._version for tensor in self.tensors]
 
     def check_versions(self) -> None:
@@ -105,7 +109,7 @@ class _Attachment:
     record: BackwardRecord
     refusal: str | None
     point: Linearization
-    sources: _Sources
+    sources: Sources
 
     def solve(self, g: Tensor) -> Tensor:
         """Return u without a graph, leaving its stats in the record."""

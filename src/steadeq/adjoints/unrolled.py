@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._internal.validation import check_count
 from ..equilibrium import BackwardRecord, SolveStats, Status
 from ..solvers._loop import solve
 from .base import AbstractAdjoint, Problem
@@ -19,19 +20,38 @@ class Unrolled(AbstractAdjoint):
     Memory grows with the number of evaluations. The reference for the others, and the way to train a weight-tied
     network of fixed depth: `Picard(max_evals=depth + 1, tol=0)`, as the last evaluation only tells the residual.
 
+    With `last=k`, the first evaluations are not recorded, and gradients go through the last k only, which is how looped
+    and recursive models are trained: memory grows with k and not with the number of evaluations.
+
     With a tolerance, the gradient is that of the steps which a sample took to meet it. One that is returned where it
     started, as after a warm start at the solution, took none; it gets the gradient of one evaluation there, that of
-    `OneStep`.
+    `OneStep`. With `last=k`, every sample that meets the tolerance gets the gradient of k evaluations from there.
     """
+
+    last: int | None = None
+    """Number of evaluations that gradients go through, from the last one on; all of them if not given."""
+
+    def __post_init__(self) -> None:
+        if self.last is not None:
+            check_count("last", self.last)
 
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
         """Solve while autograd records."""
         f, layout = problem.f if torch.is_grad_enabled() else problem.f_solve, problem.layout
-        z, stats, _ = solve(f, problem.z0, problem.inputs, solver=problem.solver, layout=layout, compact=False)
+        solver = problem.solver
+        # The last evaluation of the budget tells the residual of the state, and is no step.
+        num_silent = 0 if self.last is None else max(solver.max_evals - 1 - self.last, 0)
+        z, stats, _ = solve(
+            f, problem.z0, problem.inputs, solver=solver, layout=layout, compact=False, num_silent=num_silent
+        )
         if torch.is_grad_enabled():
-            stayed = (z == problem.z0).all(dim=1, keepdim=True) & (stats.status == Status.CONVERGED)[:, None]
-            if stayed.any():
-                fz = layout.pack_image(f(layout.unpack(problem.z0), *problem.inputs), layout.batch_size)
-                # The value of z, and the gradient of fz.
-                z = torch.where(stayed, problem.z0.detach() + (fz - fz.detach()), z)
+            is_short = (stats.status == Status.CONVERGED)[:, None]
+            if self.last is None:
+                is_short = is_short & (z == problem.z0).all(dim=1, keepdim=True)
+            if is_short.any():
+                recorded = z.detach() if self.last is not None else problem.z0
+                for _ in range(self.last or 1):
+                    recorded = layout.pack_image(f(layout.unpack(recorded), *problem.inputs), layout.batch_size)
+                # The value of z, and the gradient of what was recorded.
+                z = torch.where(is_short, z.detach() + (recorded - recorded.detach()), z)
         return z, stats, BackwardRecord()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from .._internal.trees import leaves
 from .._internal.validation import check_count, suggestion
-from ..adjoints import AbstractAdjoint
+from ..adjoints import AbstractAdjoint, Reversible
 from ..equilibrium import Equilibrium, SolveStats, Status
 from ..nn import DEQ, cached_parameters
 from ..solvers import AbstractSolver
@@ -193,7 +194,9 @@ class AbstractEquilibriumModel(PretrainedModel, ABC):
     def _solve_layer(
         self, z0: Any, inputs: tuple[Any, ...], *, solver: AbstractSolver | None, adjoint: AbstractAdjoint | None
     ) -> Equilibrium:
-        with cached_parameters(self.layer.cell):
+        # Reversible evaluates the cell once more in its backward pass, when nothing is cached any more.
+        is_cached = not isinstance(adjoint or self.layer.adjoint, Reversible)
+        with cached_parameters(self.layer.cell) if is_cached else nullcontext():
             return self.layer.solve(*inputs, z0=z0, solver=solver, adjoint=adjoint)
 
     def _unroll_layer(self, z0: Any, inputs: tuple[Any, ...], depth: int) -> Equilibrium:

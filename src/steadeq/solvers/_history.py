@@ -15,7 +15,8 @@ from torch import Tensor
 class History:
     """The last `capacity` vectors pushed, in a ring that is written in place.
 
-    While autograd records, the ring is replaced by a list, as vectors that backward needs must not be overwritten.
+    While autograd records, the ring is replaced by a list, as vectors that backward needs must not be overwritten. It
+    may begin to record at any time, and records from then on.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -44,6 +45,9 @@ class History:
         """Add new - old, dropping the oldest vector when full; return the vector added."""
         self._num_pushed += 1
         if torch.is_grad_enabled():
+            if self._buffer is not None:
+                self._list = list(self._buffer[:, : min(self._num_pushed - 1, self._capacity)].clone().unbind(1))
+                self._buffer, self._slots = None, ()
             difference = new - old
             self._list[self.slot : self.slot + 1] = [difference]
             return difference

@@ -388,6 +388,7 @@ def solve(
     layout: Layout,
     compact: bool,
     keep_rows: bool = False,
+    num_silent: int = 0,
 ) -> tuple[Tensor, SolveStats, Rule]:
     """Solve z = f(z, *inputs) from the (B, D) matrix z0.
 
@@ -400,6 +401,7 @@ def solve(
         compact: Whether finished samples leave the batch that f sees.
         keep_rows: Hold finished rows still instead of dropping them, so that the rule ends with a history of every
             sample.
+        num_silent: Number of evaluations at the beginning that are not recorded, even if gradients are on.
 
     Returns:
         The (B, D) state, how the solve went, and the rule as the solve left it.
@@ -408,28 +410,32 @@ def solve(
     rule = solver.start(z0, layout.eps)
     progress = Progress(z0, None, solver, layout.eps, num_quiet_windows=rule.num_quiet_windows, patience=rule.patience)
     scale: Scale | None = None
-    z = z0
-    while True:
-        z, fz = evaluate(z)
-        g = fz - z
-        if scale is None:
-            scale = Scale(z, fz)
-        progress.record(z, scale.measure(fz, g), fz, rule.max_growth)
-        if not progress.goes_on:
-            if keep_rows:
-                # Whether a row's last evaluation enters its history must not depend on how long its neighbors run.
-                rule.advance(z, fz, g, progress.rejected)
-            break
-        if progress.wants_selection and not keep_rows:
-            rows = progress.select()
-            evaluate.select(rows, z)
-            rule.select(rows)
-            scale.select(rows)
-            z, fz, g = (matrix.index_select(0, rows) for matrix in (z, fz, g))
-        following = rule.advance(z, fz, g, progress.rejected)
-        if keep_rows and progress.finished is not None:
-            following = torch.where(progress.finished[:, None], z, following)
-        z = following
+    z = z0 if num_silent == 0 else z0.detach()
+    is_recorded = torch.is_grad_enabled()
+    with torch.set_grad_enabled(is_recorded and num_silent == 0):
+        while True:
+            if progress.num_evals == num_silent:
+                torch.set_grad_enabled(is_recorded)
+            z, fz = evaluate(z)
+            g = fz - z
+            if scale is None:
+                scale = Scale(z, fz)
+            progress.record(z, scale.measure(fz, g), fz, rule.max_growth)
+            if not progress.goes_on:
+                if keep_rows:
+                    # Whether a row's last evaluation enters its history must not depend on how long its neighbors run.
+                    rule.advance(z, fz, g, progress.rejected)
+                break
+            if progress.wants_selection and not keep_rows:
+                rows = progress.select()
+                evaluate.select(rows, z)
+                rule.select(rows)
+                scale.select(rows)
+                z, fz, g = (matrix.index_select(0, rows) for matrix in (z, fz, g))
+            following = rule.advance(z, fz, g, progress.rejected)
+            if keep_rows and progress.finished is not None:
+                following = torch.where(progress.finished[:, None], z, following)
+            z = following
     found = progress.payloads()
     # Where the start was not improved on, the caller gets a tensor of its own.
     return (found.clone() if found is z0 else found), progress.result(), rule
