@@ -341,6 +341,13 @@ def read_official(
         fields = overrides
         if type(preset(preset_name)) is not kind:
             raise ValueError(f"{where} is of {kind.__qualname__}, and the preset {preset_name!r} is not.")
+        config = kind.resolve(preset(preset_name), overrides)
+        for name, value in inferred.items():
+            if getattr(config, name) != value:
+                raise ValueError(
+                    f"{where} is not of the preset {preset_name!r}: its weights have {name}={value!r}, and the preset "
+                    f"{getattr(config, name)!r}."
+                )
     if network.model is DEQTransformerLM:
         inferred["tied"] = _tying(weights)
         fields = {"tied": inferred["tied"]} | fields
