@@ -40,7 +40,7 @@ class Scripted(AbstractSolver):
     points: Tensor
     max_growth: float = math.inf
     num_quiet_windows: int = 1
-    patience: float = 3
+    max_stalled_windows: float = 3
     log: list[tuple[list[int], list[int]]] = field(default_factory=list)
 
     def start(self, z: Tensor, eps: float) -> Rule:
@@ -51,7 +51,7 @@ class Scripted(AbstractSolver):
 class _ScriptedRule(Rule):
     def __init__(self, solver: Scripted) -> None:
         self.max_growth, self.num_quiet_windows = solver.max_growth, solver.num_quiet_windows
-        self.patience = solver.patience
+        self.max_stalled_windows = solver.max_stalled_windows
         self._points, self._log = solver.points, solver.log
         self._rows = torch.arange(solver.points.shape[1])
 

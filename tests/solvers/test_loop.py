@@ -4,7 +4,7 @@ import pytest
 import torch
 from stubs import Counted, Scripted
 
-from steadeq import Broyden, Status, fixed_point
+from steadeq import Anderson, Broyden, Picard, Status, fixed_point
 from steadeq._internal.trees import Layout
 from steadeq.solvers._loop import solve
 
@@ -152,3 +152,47 @@ def test_rows_that_must_be_kept_are_held_still():
     points = torch.stack(g.points)
     for sample, count in enumerate(stats.num_evals.tolist()):
         assert torch.equal(points[count - 1 :, sample], z[sample].expand(len(points) - count + 1, 3))
+
+
+class TestPatience:
+    """A sample is finished when it has met the tolerance several times in a row."""
+
+    @staticmethod
+    def visiting(x):
+        """Return a map whose residual is small at evaluation 3 only, and then from evaluation 8 on."""
+        calls = []
+
+        def f(z):
+            calls.append(None)
+            quiet = len(calls) == 3 or len(calls) >= 8
+            return z + (1e-6 if quiet else 0.1) * z
+
+        return f
+
+    def test_a_short_visit_does_not_count(self):
+        z0 = torch.ones(2, 3)
+        for patience, expected in ((1, 3), (2, 9), (4, 11)):
+            solver = Picard(max_evals=20, tol=1e-3, patience=patience)
+            eq = fixed_point(self.visiting(z0), z0, solver=solver)
+            assert eq.stats.num_evals.tolist() == [expected] * 2
+            assert eq.stats.converged.all()
+
+    @pytest.mark.parametrize("solver", [Picard, Anderson, Broyden])
+    def test_samples_are_independent(self, solver):
+        W = torch.diag(torch.tensor([0.1, 0.5, 0.8]))
+        f = lambda z, x: z @ W + x  # noqa: E731
+        x = torch.randn(9, 3)
+        x[:3] *= torch.tensor([1.0, 0.0, 0.0])
+        whole = fixed_point(f, torch.zeros(9, 3), x, solver=solver(max_evals=60, tol=1e-4, patience=3))
+        assert whole.stats.converged.all()
+        for row in (0, 5):
+            alone = fixed_point(
+                f, torch.zeros(1, 3), x[row : row + 1], solver=solver(max_evals=60, tol=1e-4, patience=3)
+            )
+            assert alone.stats.num_evals.item() == whole.stats.num_evals[row]
+        eager = fixed_point(f, torch.zeros(9, 3), x, solver=solver(max_evals=60, tol=1e-4))
+        assert (whole.stats.num_evals >= eager.stats.num_evals).all()
+
+    def test_it_is_a_count(self):
+        with pytest.raises(ValueError, match=r"^patience is 0"):
+            Picard(patience=0)

@@ -16,7 +16,7 @@ from .._internal.validation import check_count, check_dropout, check_not_negativ
 from ..adjoints import AbstractAdjoint, Implicit, Shine
 from ..jacobian import AbstractRegularizer, JacobianRegularizer
 from ..models import AbstractModelConfig
-from ..solvers import GMRES, AbstractSolver, Anderson, Broyden
+from ..solvers import GMRES, AbstractDepth, AbstractSolver, Anderson, Broyden
 from .data import AbstractDataConfig
 from .optimizers import AbstractOptimizer, Adam
 from .seeds import derive_seed
@@ -32,6 +32,8 @@ class RandomBudget:
     """The most that is added to the solver's max_evals."""
     when: Literal["always", "penalized"] = "always"
     """On which steps it is drawn: on all, or on those with a penalty."""
+    depth: AbstractDepth | None = None
+    """Distribution of the budget itself, in the place of changes to it."""
 
     def __post_init__(self) -> None:
         if self.low > self.high:
@@ -39,6 +41,8 @@ class RandomBudget:
 
     def draw(self, solver: AbstractSolver, *, seed: int, step: int) -> AbstractSolver:
         """Return the solver with the budget of a step, which is the same on all processes."""
+        if self.depth is not None:
+            return replace(solver, max_evals=self.depth.draw(step, seed=seed))
         change = random.Random(derive_seed(seed, "budget", step)).randint(self.low, self.high)
         return replace(solver, max_evals=solver.max_evals + change)
 
@@ -162,7 +166,7 @@ class TrainConfig:
         low, max_evals = self.budget.low, self.solver.max_evals
         if max_evals + low < 1:
             raise ValueError(f"budget.low is {low}; solver.max_evals ({max_evals}) plus it must be at least 1.")
-        if self.regularizer.schedule.observed == "spectral_radius" and not self.log.spectrum_samples:
+        if getattr(self.regularizer.schedule, "observed", None) == "spectral_radius" and not self.log.spectrum_samples:
             raise ValueError(
                 "log.spectrum_samples is 0; the schedule of the regularizer holds a spectral radius, and needs some."
             )

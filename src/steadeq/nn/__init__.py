@@ -6,6 +6,7 @@ from .cached import AbstractCached, cached_parameters
 from .deq import DEQ
 from .dropout import draw_mask
 from .relative_attention import KeysValues, RelativeAttention, RelativePositions
+from .starts import GaussianStart, solve_from_starts
 from .weight_norm import WeightNormConv2d, WeightNormLinear
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "AbstractCached",
     "AdaptiveEmbedding",
     "AdaptiveSoftmax",
+    "GaussianStart",
     "KeysValues",
     "RelativeAttention",
     "RelativePositions",
@@ -20,4 +22,5 @@ __all__ = [
     "WeightNormLinear",
     "cached_parameters",
     "draw_mask",
+    "solve_from_starts",
 ]

@@ -3,17 +3,21 @@
 from .anderson import Anderson
 from .base import AbstractLinearSolver, AbstractSolver, Rule
 from .broyden import Broyden
+from .depth import AbstractDepth, LogNormalDepth, UniformDepth
 from .gmres import GMRES
 from .newton_krylov import NewtonKrylov
 from .picard import Picard
 
 __all__ = [
     "GMRES",
+    "AbstractDepth",
     "AbstractLinearSolver",
     "AbstractSolver",
     "Anderson",
     "Broyden",
+    "LogNormalDepth",
     "NewtonKrylov",
     "Picard",
     "Rule",
+    "UniformDepth",
 ]

@@ -133,7 +133,7 @@ class Progress:
         solver: Solver whose budget and tolerance apply.
         eps: Precision of the evaluations.
         num_quiet_windows: See `Rule`.
-        patience: See `Rule`.
+        max_stalled_windows: See `Rule`.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Progress:
         eps: float,
         *,
         num_quiet_windows: int = 1,
-        patience: float = 3,
+        max_stalled_windows: float = 3,
     ) -> None:
         is_known = residual is not None
         if residual is None:
@@ -159,7 +159,7 @@ class Progress:
         self._batch_size = residual.shape[0]
         # What is beyond the largest number of the dtype accepts all that is finite, as that number does.
         self._tol, self._max_evals = min(solver.tol, torch.finfo(residual.dtype).max), solver.max_evals
-        self._floor, self._num_quiet_windows, self._patience = 100 * eps, num_quiet_windows, patience
+        self._floor, self._num_quiet_windows, self._max_stalled = 100 * eps, num_quiet_windows, max_stalled_windows
         self._rows: Tensor | None = None
         self._trace: list[tuple[Tensor, Tensor | None]] = []
         self._results: list[_Result] = []
@@ -175,6 +175,8 @@ class Progress:
             self._upper[0] = residual
         self._bound = self._upper[0]
         self._num_stalled = torch.zeros_like(residual, dtype=torch.int64)
+        # How often in a row the tolerance was met, and how often it must be.
+        self._num_met, self._num_to_meet = self._num_stalled, getattr(solver, "patience", 1)
         if is_known:
             self._finish(residual <= self._tol, Status.CONVERGED)
 
@@ -190,6 +192,8 @@ class Progress:
         self.num_evals += 1
         self.rejected = None
         self._trace.append((measures[1], self._rows))
+        if self._num_to_meet > 1:
+            self._num_met = torch.where(measures[1] <= self._tol, self._num_met + 1, 0)
         # Measures that clamping leaves alone lie within their bounds; a NaN never does.
         clamped = measures.clamp(self._lower, self._upper)
         if torch.equal(clamped, measures):
@@ -211,6 +215,8 @@ class Progress:
         if fz is not None:
             is_finite = is_finite & torch.linalg.vector_norm(fz, dim=1).isfinite()
         is_converged = (measures[1] <= self._tol) & is_finite
+        if self._num_to_meet > 1:
+            is_converged = is_converged & (self._num_met >= self._num_to_meet)
         # What meets the tolerance is returned, whatever came before.
         better = is_converged | ((measures[0] < self._kept[0]) & is_finite)
         self._keep_better(z, measures, better, max_growth)
@@ -232,7 +238,7 @@ class Progress:
         self._num_stalled = torch.where(is_stalled, self._num_stalled + 1, 0)
         self._snapshot = latest
         self._window = []
-        limit = torch.where(self._kept[1] < self._floor, 1, self._patience)
+        limit = torch.where(self._kept[1] < self._floor, 1, self._max_stalled)
         self._finish(self._num_stalled >= self._num_quiet_windows * limit, Status.STAGNATED)
 
     def _finish(self, mask: Tensor, status: Status) -> None:
@@ -270,7 +276,7 @@ class Progress:
         """Drop finished rows and return the index of those that stay."""
         assert self.finished is not None
         rows = (~self.finished).nonzero()[:, 0]
-        for name in ("_best", "_num_stalled"):
+        for name in ("_best", "_num_stalled", "_num_met"):
             setattr(self, name, getattr(self, name).index_select(0, rows))
         for name in ("_lower", "_upper", "_kept", "_snapshot"):
             setattr(self, name, getattr(self, name).index_select(1, rows))
@@ -408,7 +414,14 @@ def solve(
     """
     evaluate = Evaluator(f, layout, inputs, compact)
     rule = solver.start(z0, layout.eps)
-    progress = Progress(z0, None, solver, layout.eps, num_quiet_windows=rule.num_quiet_windows, patience=rule.patience)
+    progress = Progress(
+        z0,
+        None,
+        solver,
+        layout.eps,
+        num_quiet_windows=rule.num_quiet_windows,
+        max_stalled_windows=rule.max_stalled_windows,
+    )
     scale: Scale | None = None
     z = z0 if num_silent == 0 else z0.detach()
     is_recorded = torch.is_grad_enabled()

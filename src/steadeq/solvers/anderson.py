@@ -50,7 +50,7 @@ class Anderson(AbstractSolver):
 
 class _AndersonRule(Rule):
     max_growth = 100.0
-    patience = math.inf
+    max_stalled_windows = math.inf
 
     def __init__(self, solver: Anderson, z: Tensor) -> None:
         # No more columns than the budget can fill: evaluation k brings column k - 1, and the last evaluation none. Nor

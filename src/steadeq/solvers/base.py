@@ -29,7 +29,7 @@ class Rule(ABC):
     num_quiet_windows: int = 1
     """How many windows of the stagnation test may pass without progress by design, as while a basis is built."""
 
-    patience: float = 3
+    max_stalled_windows: float = 3
     """So many windows without progress end a sample. Infinite for methods whose residuals may rise for long before they
     fall; at the rounding limit one window ends a sample in any case."""
 
@@ -87,6 +87,13 @@ class AbstractSolver(AbstractLinearSolver):
 
     max_evals: int = 30
     """The most evaluations of f that a solve may spend, the one at the start included."""
+    patience: int = 1
+    """Evaluations in a row that must meet the tolerance before a sample is finished; more than one for loops that come
+    close to a state and leave it again."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("patience", self.patience)
 
     @abstractmethod
     def start(self, z: Tensor, eps: float) -> Rule:

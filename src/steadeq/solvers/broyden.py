@@ -49,7 +49,7 @@ class BroydenRule(Rule):
 
     # Broyden's residuals may rise far before they fall: on affine maps the end comes within 2 n steps all the same. So
     # no growth is rejected, and no number of evaluations without progress is too long.
-    patience = math.inf
+    max_stalled_windows = math.inf
 
     def __init__(self, solver: Broyden, z: Tensor) -> None:
         largest = solver.max_evals - 1

@@ -1,0 +1,98 @@
+"""Random depths: how many evaluations a training step may spend, drawn anew at each step.
+
+A loop that is always trained to the same depth learns to be right there and nowhere else. A depth is a function of the
+seed and the step alone: the same on all processes, and after a run was stopped and went on.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from .._internal.validation import check_count, check_not_negative
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractDepth(ABC):
+    """A distribution of numbers of evaluations."""
+
+    @abstractmethod
+    def sample(self, rng: random.Random) -> int:
+        """Return a number of evaluations, at least 1.
+
+        Args:
+            rng: Source of randomness.
+        """
+
+    def draw(self, step: int, *, seed: int = 0) -> int:
+        """Return the number of evaluations of a step, at least 1.
+
+        Args:
+            step: The training step.
+            seed: Seed of the run.
+        """
+        return self.sample(random.Random(f"{seed}/depth/{step}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformDepth(AbstractDepth):
+    """Every number between two is as likely as any other.
+
+    Example:
+        >>> [UniformDepth(low=4, high=8).draw(step) for step in range(6)]
+        [8, 7, 4, 5, 4, 4]
+    """
+
+    low: int = 4
+    """The smallest number."""
+    high: int = 12
+    """The largest number."""
+
+    def __post_init__(self) -> None:
+        check_count("low", self.low)
+        check_count("high", self.high)
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}; it must be at most high ({self.high}).")
+
+    def sample(self, rng: random.Random) -> int:
+        """Return a number of evaluations."""
+        return rng.randint(self.low, self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogNormalDepth(AbstractDepth):
+    """One more than a Poisson number, the logarithm of whose rate is normal, as Huginn trains its loops (2025).
+
+    Most depths are below the mean, and a few far above it.
+
+    Example:
+        >>> [LogNormalDepth(mean=8).draw(step) for step in range(6)]
+        [4, 2, 10, 8, 7, 11]
+    """
+
+    mean: float = 12.0
+    """Mean of the numbers, at least 1."""
+    sigma: float = 0.5
+    """Standard deviation of the logarithm of the rate."""
+    maximum: int = 1_000
+    """What is larger is cut to this."""
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.mean < math.inf):
+            raise ValueError(f"mean is {self.mean!r}; it must be a finite number >= 1.")
+        check_not_negative("sigma", self.sigma)
+        check_count("maximum", self.maximum)
+
+    def sample(self, rng: random.Random) -> int:
+        """Return a number of evaluations."""
+        rate = (self.mean - 1) * math.exp(self.sigma * rng.gauss(0, 1) - self.sigma**2 / 2)
+        # A Poisson number: how many events, with exponential times between them, fall into a time of one.
+        count, elapsed = 1, 0.0
+        while rate > 0 and count < self.maximum:
+            elapsed += rng.expovariate(rate)
+            if elapsed > 1:
+                break
+            count += 1
+        return count
