@@ -5,7 +5,16 @@ import json
 import pytest
 from lab.train.runs import Crash, assert_same, events_of, final_state, tiny_config, train, train_until
 
-from steadeq import Increments, JacobianRegularizer, Linear, OperatorNormRegularizer, StopAfter
+from steadeq import (
+    ClosedLoop,
+    Increments,
+    JacobianRegularizer,
+    Linear,
+    OperatorNormRegularizer,
+    ResidualRegularizer,
+    SpectralRegularizer,
+    StopAfter,
+)
 from steadeq.lab.cli.main import main
 from steadeq.lab.folder import RunFolder
 from steadeq.lab.runs import RunRecord
@@ -16,7 +25,7 @@ SHORT = ("--loop.num-steps", "8", "--log.eval-every", "8", "--log.spectrum-sampl
 
 def applied(path):
     """Return the steps, from 0, that had a penalty."""
-    return [line["step"] - 1 for line in events_of(path, "train") if line.get("jacobian_norm") is not None]
+    return [line["step"] - 1 for line in events_of(path, "train") if line["penalty"] > 0]
 
 
 def test_a_schedule_of_p_is_an_option_of_the_command_and_part_of_the_config(tmp_path, capfd):
@@ -55,6 +64,9 @@ def test_a_penalty_on_sigma_is_an_option_of_the_command(tmp_path, capfd):
         JacobianRegularizer(weight=1.0, probability=0.1, probability_schedule=Linear(end=0.9, begin=3)),
         JacobianRegularizer(probability_schedule=StopAfter(epoch=2, schedule=Increments(increment=0.1, every=7))),
         OperatorNormRegularizer(weight=0.5, num_steps=7, schedule=Linear(end=2.0)),
+        JacobianRegularizer(weight=1.0, estimator="difference", schedule=ClosedLoop(observed="evals", target=8.0)),
+        SpectralRegularizer(weight=1.0, num_products=6, keep=True),
+        ResidualRegularizer(weight=1.0, schedule=StopAfter(step=5)),
     ],
     ids=repr,
 )
@@ -62,12 +74,14 @@ def test_configs_survive_json_and_the_command_line(regularizer):
     config = tiny_config(regularizer=regularizer)
     assert config_from_json(config_to_json(config)) == config
     words = command_line(config, tiny_config())
-    assert ("--regularizer.probability-schedule" in words) == isinstance(regularizer, JacobianRegularizer)
+    moves_p = regularizer.probability_schedule != type(regularizer)().probability_schedule
+    assert ("--regularizer.probability-schedule" in words) == moves_p
 
 
-def test_a_config_from_before_there_was_a_schedule_of_p_has_a_constant_one():
+@pytest.mark.parametrize("name", ["probability_schedule", "estimator"])
+def test_a_config_from_before_there_was_a_field_has_its_default(name):
     content = json.loads(config_to_json(tiny_config()))
-    del content["regularizer"]["probability_schedule"]
+    del content["regularizer"][name]
     assert config_from_json(json.dumps(content)) == tiny_config()
 
 
@@ -76,6 +90,9 @@ def test_a_config_from_before_there_was_a_schedule_of_p_has_a_constant_one():
     [
         JacobianRegularizer(weight=1.0, probability=0.0, probability_schedule=Linear(end=1.0)),
         OperatorNormRegularizer(weight=0.1, probability=0.5, num_steps=2),
+        JacobianRegularizer(weight=1.0, probability=0.5, estimator="difference"),
+        SpectralRegularizer(weight=0.1, probability=0.5, num_products=4, keep=True),
+        ResidualRegularizer(weight=0.1, probability=0.5),
     ],
     ids=repr,
 )

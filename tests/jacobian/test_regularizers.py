@@ -95,7 +95,7 @@ def test_closed_loop_settles_on_a_plant_whose_residual_falls_with_gamma_after_a_
 
 
 def test_closed_loop_ignores_what_it_does_not_measure():
-    regularizer = JacobianRegularizer(weight=1.0, schedule=ClosedLoop(target=0.9, measure="spectral_radius"))
+    regularizer = JacobianRegularizer(weight=1.0, schedule=ClosedLoop(target=0.9, observed="spectral_radius"))
     regularizer.observe(residual=5.0)
     assert regularizer.gamma(0) == 1.0
     regularizer.observe(spectral_radius=1.8)

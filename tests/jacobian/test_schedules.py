@@ -34,8 +34,8 @@ def test_closed_loop_bounds_each_correction_and_gamma_itself():
         (lambda: ClosedLoop(target=0.0), "target is 0.0; it must be a positive number"),
         (lambda: ClosedLoop(target=1.0, minimum=2.0, maximum=1.0), "maximum is 1.0; it must be at least minimum"),
         (
-            lambda: ClosedLoop(target=1.0, measure="loss"),
-            "measure is 'loss'; it must be one of 'residual', 'spectral_radius'",
+            lambda: ClosedLoop(target=1.0, observed="loss"),
+            "observed is 'loss'; it must be one of 'residual', 'spectral_radius', 'evals'",
         ),
         (lambda: Linear(end=-1.0, num_steps=3), "end is -1.0"),
         (lambda: Increments(increment=0.1, every=0), "every is 0; it must be an integer >= 1"),
@@ -102,7 +102,7 @@ def test_a_closed_loop_inside_of_another_schedule_keeps_its_state():
     loop = ClosedLoop(target=0.1)
     outer = StopAfter(step=5, schedule=loop)
     assert outer.start(2.0) == loop.start(2.0)
-    state = outer.observe(outer.start(2.0), residual=0.3)
-    assert state == loop.observe(loop.start(2.0), residual=0.3)
+    state = outer.observe(outer.start(2.0), {"residual": 0.3})
+    assert state == loop.observe(loop.start(2.0), {"residual": 0.3})
     assert outer.weight(2.0, 4, state) == loop.weight(2.0, 4, state)
     assert outer.weight(2.0, 5, state) == 0

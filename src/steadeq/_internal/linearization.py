@@ -91,9 +91,9 @@ class Linearization:
         step = math.sqrt(self.layout.eps)
         image = self.fz.detach()
         # A leaf of zeros moves by the size of the image, and if that is zero too, by that of one.
-        size = _root_mean_square(image)
+        size = root_mean_square(image)
         moved = tuple(
-            piece + step * _first_positive(_root_mean_square(piece), size) if is_lost else piece
+            piece + step * first_positive(root_mean_square(piece), size) if is_lost else piece
             for piece, is_lost in zip(self._pieces, is_missing, strict=True)
         )
         change = torch.linalg.vector_norm(self._evaluate(moved) - image, dim=1)
@@ -121,7 +121,8 @@ class Linearization:
 
 _COMPILED = (
     "f runs compiled code, which {}; pass the cell itself and not torch.compile(cell): DEQ(cell, compile=True), or "
-    "fixed_point(cell, ..., f_solve=torch.compile(cell)), compiles the evaluations of which no gradient is taken."
+    "fixed_point(cell, ..., f_solve=torch.compile(cell)), compiles the evaluations of which no gradient is taken. The "
+    'Jacobian penalty takes compiled code with estimator="difference".'
 )
 
 _CUT = (
@@ -131,11 +132,12 @@ _CUT = (
 )
 
 
-def _root_mean_square(matrix: Tensor) -> Tensor:
+def root_mean_square(matrix: Tensor) -> Tensor:
+    """Return the (B, 1) root mean squares of the rows of a matrix."""
     return torch.linalg.vector_norm(matrix, dim=1, keepdim=True) / math.sqrt(matrix.shape[1])
 
 
-def _first_positive(*sizes: Tensor) -> Tensor:
+def first_positive(*sizes: Tensor) -> Tensor:
     """Return, for each sample, the first size that is larger than zero, or else one."""
     result = torch.ones_like(sizes[0])
     for size in reversed(sizes):
@@ -161,7 +163,8 @@ def _refuse_missing_derivatives(product: Tensor) -> None:
         if name in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
             raise RuntimeError(
                 "An operation inside of f has no second derivative, which the Jacobian penalty, operator_norm and the "
-                "second derivative of a fixed point need; if it is scaled_dot_product_attention, wrap it in "
+                'second derivative of a fixed point need. The penalty does without if estimator="difference" is '
+                "given; else, if it is scaled_dot_product_attention, wrap it in "
                 "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) or write attention by hand, and if "
                 "it is a torch.autograd.Function of yours, make its backward differentiable. The penalty "
                 "without its gradient can be had under torch.no_grad()."

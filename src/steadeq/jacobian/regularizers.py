@@ -1,8 +1,8 @@
 """Regularizers: how strong a penalty is, how often it is applied, and for how long.
 
 The penalty is applied on a random part of the steps (the paper's tau and p), and its weight gamma and p follow a
-schedule each. The paper leaves adaptive weights to future work; `ClosedLoop` is such a scheme: it holds a residual or a
-spectral radius at a target by moving gamma.
+schedule each. The paper leaves adaptive weights to future work; `ClosedLoop` is such a scheme: it holds a residual, a
+number of evaluations or a spectral radius at a target by moving gamma.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from .._internal.unsupported import outside_of_graphs
 from .._internal.validation import check_choice, check_count, check_not_negative, check_probability
 from ..equilibrium import Equilibrium
 from ._products import Probe, check_equilibrium
-from .penalty import jacobian_penalty, operator_norm_penalty
+from .penalty import (
+    Estimator,
+    jacobian_penalty,
+    operator_norm_penalty,
+    residual_penalty,
+    spectral_penalty_and_vectors,
+)
 from .schedules import AbstractSchedule, Constant, State
 
 _R = TypeVar("_R", bound="AbstractRegularizer")
@@ -53,7 +59,7 @@ class AbstractRegularizer(ABC):
             schedule: Any = getattr(self, name)
             if not isinstance(schedule, AbstractSchedule):
                 raise TypeError(f"{name} is {schedule!r}; it must be a steadeq schedule, such as {example}.")
-        if self.probability_schedule.observed is not None:
+        if self.probability_schedule.is_closed_loop:
             raise ValueError(
                 f"probability_schedule is {self.probability_schedule!r}; it must not be a closed loop, as p depends on "
                 "the step alone: close the loop on the weight, by `schedule`."
@@ -144,7 +150,13 @@ class AbstractRegularizer(ABC):
         """Whether there can be a penalty: neither gamma nor p is zero throughout."""
         return self.probability_schedule.is_active(self.probability) and self.schedule.is_active(self.weight)
 
-    def observe(self, *, residual: float | Tensor | None = None, spectral_radius: float | Tensor | None = None) -> None:
+    def observe(
+        self,
+        *,
+        residual: float | Tensor | None = None,
+        spectral_radius: float | Tensor | None = None,
+        evals: float | Tensor | None = None,
+    ) -> None:
         """Correct gamma after a measurement; does nothing for schedules that are not closed loops.
 
         In a distributed run, pass the mean over ranks, so that gamma stays the same on all of them.
@@ -152,12 +164,12 @@ class AbstractRegularizer(ABC):
         Args:
             residual: Relative residual of the forward solve, such as `eq.stats.residual.mean()`.
             spectral_radius: Spectral radius at the equilibrium.
+            evals: Evaluations of the forward solve, such as `eq.stats.num_evals.double().mean()`; a loop that holds
+                them needs a solver that may stop earlier than its budget.
         """
-        self._state = self.schedule.observe(
-            self._state,
-            residual=None if residual is None else float(residual),
-            spectral_radius=None if spectral_radius is None else float(spectral_radius),
-        )
+        given = {"residual": residual, "spectral_radius": spectral_radius, "evals": evals}
+        measured = {name: float(value) for name, value in given.items() if value is not None}
+        self._state = self.schedule.observe(self._state, measured)
 
     def for_run(self: _R, *, num_steps: int, steps_per_epoch: int, seed: int = 0) -> _R:
         """Return a regularizer of its own for a run, with lengths that depend on it filled in.
@@ -199,15 +211,20 @@ class JacobianRegularizer(AbstractRegularizer):
     """M: probes of the Hutchinson estimate."""
     probe: Probe = "rademacher"
     """Distribution of the probes; gaussian is the paper's."""
+    estimator: Estimator = "vjp"
+    """How products with J are made; difference takes cells without second derivatives, see `jacobian_penalty`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("num_probes", self.num_probes)
         check_choice("probe", self.probe, get_args(Probe))
+        check_choice("estimator", self.estimator, get_args(Estimator))
 
     def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the estimate of ‖J‖²_F / d, as a mean over the batch."""
-        return jacobian_penalty(eq, num_probes=self.num_probes, probe=self.probe, generator=generator)
+        return jacobian_penalty(
+            eq, num_probes=self.num_probes, probe=self.probe, estimator=self.estimator, generator=generator
+        )
 
 
 @dataclass(kw_only=True)
@@ -228,3 +245,64 @@ class OperatorNormRegularizer(AbstractRegularizer):
     def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the estimate of sigma(J)², as a mean over the batch."""
         return operator_norm_penalty(eq, num_steps=self.num_steps, generator=generator)
+
+
+@dataclass(kw_only=True)
+class SpectralRegularizer(AbstractRegularizer):
+    """A penalty on the spectral radius itself, which decides whether plain iteration converges.
+
+    It lowers the few directions that grow and spares all others, where the Frobenius norm is a mean over all of them: a
+    cell with a skip connection may have a small ‖J‖²_F / d and a radius above 1. It costs more, see `spectral_penalty`.
+
+    Example:
+        >>> from steadeq import Equilibrium
+        >>> cell = torch.nn.Linear(4, 4)
+        >>> loss = SpectralRegularizer(weight=0.1)(Equilibrium.at(cell, torch.zeros(8, 4)), step=0)
+        >>> loss.backward()  # adds to the gradients of the cell
+    """
+
+    num_products: int = 20
+    """Products with J and with its transpose, together; more are needed the closer other eigenvalues are."""
+    keep: bool = False
+    """Whether each step begins with the vectors of the one before and random ones, instead of random ones alone. Good
+    where the samples of a batch have much in common, or stay the same. They are part of a checkpoint; ranks have their
+    own, and all resume with those of the first."""
+    _vectors: Tensor | None = field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("num_products", self.num_products, minimum=2)
+
+    def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return the estimate of rho(J)², as a mean over the batch."""
+        penalty, vectors = spectral_penalty_and_vectors(eq, self.num_products, self._vectors, generator)
+        self._vectors = vectors if self.keep else None
+        return penalty
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
+        return {**super().state_dict(), "vectors": self._vectors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        super().load_state_dict(state)
+        self._vectors = state["vectors"]
+
+
+@dataclass(kw_only=True)
+class ResidualRegularizer(AbstractRegularizer):
+    """A penalty on the relative residual of the state: for one evaluation, f is drawn to have its fixed point there.
+
+    Unlike the others it asks nothing of the Jacobian, so that a state can be a fixed point and repel what is near it;
+    but it works for any f, and for states that a loop ended at before it converged.
+
+    Example:
+        >>> from steadeq import Equilibrium
+        >>> cell = torch.nn.Linear(4, 4)
+        >>> loss = ResidualRegularizer(weight=0.1)(Equilibrium.at(cell, torch.zeros(8, 4)), step=0)
+        >>> loss.backward()  # adds to the gradients of the cell
+    """
+
+    def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return ‖f(z) - z‖² / ‖f(z)‖², as a mean over the batch; nothing is drawn."""
+        return residual_penalty(eq)

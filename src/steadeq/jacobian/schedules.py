@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from .._internal.validation import check_choice, check_count, check_not_negative, check_positive
+
+Observed = Literal["residual", "spectral_radius", "evals"]
 
 State = tuple[float, ...]
 """What a schedule remembers from one step to the next; kept by the regularizer, and part of a checkpoint."""
@@ -35,16 +37,16 @@ class AbstractSchedule(ABC):
         """Return whether the weight is positive at some step."""
 
     @property
-    def observed(self) -> str | None:
-        """Name of what `observe` has to be told for the weight to move, or None for schedules that do not listen."""
-        return None
+    def is_closed_loop(self) -> bool:
+        """Whether the weight moves with what `observe` is told."""
+        return False
 
     def start(self, initial: float) -> State:
         """Return what is remembered before the first step."""
         return ()
 
-    def observe(self, state: State, *, residual: float | None = None, spectral_radius: float | None = None) -> State:
-        """Return what is remembered after a measurement."""
+    def observe(self, state: State, measured: dict[str, float]) -> State:
+        """Return what is remembered after measurements, given by their names."""
         return state
 
     def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None) -> Tensor:
@@ -183,17 +185,17 @@ class StopAfter(AbstractSchedule):
         return self._end != 0 and self.schedule.is_active(initial)
 
     @property
-    def observed(self) -> str | None:
-        """What the inner schedule observes."""
-        return self.schedule.observed
+    def is_closed_loop(self) -> bool:
+        """Whether the inner schedule is."""
+        return self.schedule.is_closed_loop
 
     def start(self, initial: float) -> State:
         """Return what the inner schedule remembers."""
         return self.schedule.start(initial)
 
-    def observe(self, state: State, *, residual: float | None = None, spectral_radius: float | None = None) -> State:
-        """Hand the measurement on."""
-        return self.schedule.observe(state, residual=residual, spectral_radius=spectral_radius)
+    def observe(self, state: State, measured: dict[str, float]) -> State:
+        """Hand the measurements on."""
+        return self.schedule.observe(state, measured)
 
     def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None) -> Tensor:
         """Leave it to the inner schedule."""
@@ -216,9 +218,9 @@ class ClosedLoop(AbstractSchedule):
     """
 
     target: float = 1e-2
-    """The relative residual at the training budget, or the spectral radius, that is to be held."""
-    measure: Literal["residual", "spectral_radius"] = "residual"
-    """Which of the two is measured and held; the training command measures the radius at evaluations."""
+    """What is to be held: a relative residual at the training budget, a spectral radius, or a number of evaluations."""
+    observed: Observed = "residual"
+    """Which of them is measured and held; the training command measures the radius when it evaluates the model."""
     rate: float = 0.05
     """How fast the base weight moves."""
     gain: float = 4.0
@@ -235,12 +237,12 @@ class ClosedLoop(AbstractSchedule):
             check_positive(name, getattr(self, name))
         if not self.maximum >= self.minimum:
             raise ValueError(f"maximum is {self.maximum!r}; it must be at least minimum ({self.minimum!r}).")
-        check_choice("measure", self.measure, ("residual", "spectral_radius"))
+        check_choice("observed", self.observed, get_args(Observed))
 
     @property
-    def observed(self) -> str | None:
-        """The measure that is held."""
-        return self.measure
+    def is_closed_loop(self) -> bool:
+        """Return True."""
+        return True
 
     def start(self, initial: float) -> State:
         """Return base weight and gamma before the first measurement."""
@@ -256,10 +258,9 @@ class ClosedLoop(AbstractSchedule):
         """Return True: the loop raises gamma from any start."""
         return True
 
-    def observe(self, state: State, *, residual: float | None = None, spectral_radius: float | None = None) -> State:
+    def observe(self, state: State, measured: dict[str, float]) -> State:
         """Return base weight and gamma after one measurement, if it is of what is held."""
-        measured = residual if self.measure == "residual" else spectral_radius
-        return state if measured is None else self.correct(state[0], measured)
+        return self.correct(state[0], measured[self.observed]) if self.observed in measured else state
 
     def correct(self, base: float, measured: float) -> tuple[float, float]:
         """Return base weight and gamma after one measurement; one that is not finite counts as far above the target."""

@@ -1,0 +1,128 @@
+"""The penalty on the residual, and closed loops on what a solve costs."""
+
+import pytest
+import torch
+
+from steadeq import (
+    Anderson,
+    ClosedLoop,
+    Equilibrium,
+    JacobianRegularizer,
+    ResidualRegularizer,
+    fixed_point,
+    residual_penalty,
+)
+
+
+def test_it_is_the_square_of_the_relative_residual_that_a_solve_reports():
+    W, x = torch.randn(6, 6, dtype=torch.float64) / 3, torch.randn(4, 6, dtype=torch.float64)
+    eq = fixed_point(lambda z, x: torch.tanh(z @ W.T + x), torch.zeros_like(x), x, solver=Anderson(max_evals=3))
+    assert residual_penalty(eq).item() == pytest.approx(eq.stats.residual.square().mean().item())
+
+
+def test_its_gradient_passes_gradcheck_and_treats_z_as_constant():
+    z = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+
+    def value(W, x):
+        return residual_penalty(Equilibrium.at(lambda z, x: torch.tanh(z @ W.T + x), 2 * z, x))
+
+    W, x = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((5, 5), (3, 5)))
+    assert torch.autograd.gradcheck(value, (W, x))
+    value(W, x).backward()
+    assert z.grad is None
+
+
+def test_it_has_no_kink_at_a_fixed_point():
+    scale = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    value = residual_penalty(Equilibrium.at(lambda z: scale * z, torch.ones(2, 3, dtype=torch.float64)))
+    assert value.item() == 0
+    assert torch.autograd.grad(value, scale)[0].tolist() == [0, 0, 0]
+
+
+def test_states_and_images_of_zero_have_a_value_and_a_gradient():
+    z = torch.tensor([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]])
+    scale, shift = torch.zeros(2, requires_grad=True), torch.tensor([[0.0], [0.0], [3.0]])
+    value = residual_penalty(Equilibrium.at(lambda z, shift: scale * z + shift, z, shift))
+    assert value.item() == pytest.approx((0 + 1 + 1) / 3)
+    assert torch.autograd.grad(value, scale)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e-6, 1e6, 1e15])
+def test_the_scale_of_a_problem_does_not_matter(scale):
+    z = torch.randn(3, 6)
+    found = residual_penalty(Equilibrium.at(lambda z: scale * torch.cos(z / scale), scale * z)).item()
+    assert found == pytest.approx(residual_penalty(Equilibrium.at(torch.cos, z)).item(), rel=1e-4)
+
+
+def test_a_sample_does_not_feel_its_neighbors():
+    x, z = torch.randn(2, 3, 4, dtype=torch.float64)
+    other = x * torch.tensor([[1e6], [1.0], [0.0]], dtype=torch.float64)
+
+    def gradient(x):
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(residual_penalty(Equilibrium.at(lambda z, x: z * x, z, x)), x)[0][1]
+
+    assert torch.equal(gradient(x), gradient(other))
+
+
+def test_it_costs_one_evaluation_and_keeps_its_precision_under_autocast():
+    calls = []
+    W = torch.eye(64)
+
+    def f(z):
+        calls.append(z)
+        return z @ W.T
+
+    z = torch.randn(2, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = residual_penalty(Equilibrium.at(f, z))
+    assert len(calls) == 1
+    assert value.dtype == torch.float32
+    # What bfloat16 makes of z.
+    expected = (z.bfloat16().float() - z).square().sum(dim=1) / z.bfloat16().float().square().sum(dim=1)
+    assert value.item() == pytest.approx(expected.mean().item(), rel=1e-4)
+
+
+def test_every_leaf_of_a_nested_state_counts():
+    value = residual_penalty(Equilibrium.at(lambda z: (2 * z[0], z[1]), (torch.ones(2, 4), torch.ones(2, 2, 3))))
+    assert value.item() == pytest.approx(4 / (4 * 4 + 6))
+
+
+def test_descent_on_it_makes_the_state_a_fixed_point():
+    cell, z = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()), 0.5 * torch.randn(3, 4).clamp(-1, 1)
+    regularizer = ResidualRegularizer(weight=1.0)
+    optimizer = torch.optim.Adam(cell.parameters(), lr=0.03)
+    eq = Equilibrium.at(cell, z)
+    before = residual_penalty(eq).item()
+    for step in range(200):
+        optimizer.zero_grad()
+        regularizer(eq, step=step).backward()
+        optimizer.step()
+    assert residual_penalty(eq).item() < 0.02 * before
+
+
+def test_what_is_no_equilibrium_is_refused():
+    with pytest.raises(TypeError, match="it must be an Equilibrium"):
+        residual_penalty(torch.cos)
+
+
+class TestClosedLoops:
+    @pytest.mark.parametrize("observed", ["residual", "spectral_radius", "evals"])
+    def test_a_loop_answers_to_what_it_observes_alone(self, observed):
+        regularizer = JacobianRegularizer(weight=1.0, schedule=ClosedLoop(observed=observed, target=0.5))
+        names = {"residual", "spectral_radius", "evals"}
+        regularizer.observe(**dict.fromkeys(names - {observed}, 9.0))
+        assert regularizer.gamma(0) == 1
+        regularizer.observe(**dict.fromkeys(names, torch.tensor(1.0)))
+        assert regularizer.gamma(0) > 1
+        regularizer.observe(**{observed: 0.1})
+        assert regularizer.gamma(0) < 1
+
+    def test_a_loop_on_evaluations_holds_them_on_a_plant_that_answers_after_a_delay(self):
+        regularizer = JacobianRegularizer(weight=0.1, schedule=ClosedLoop(observed="evals", target=10.0))
+        evals = 30.0
+        for _ in range(600):
+            evals += 0.05 * (30 / (1 + regularizer.gamma(0)) - evals)
+            regularizer.observe(evals=evals)
+        assert evals == pytest.approx(10, rel=0.05)
+        assert regularizer.gamma(0) == pytest.approx(2, rel=0.1)
