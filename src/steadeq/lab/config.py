@@ -14,7 +14,7 @@ from typing import Literal
 
 from .._internal.validation import check_count, check_dropout, check_not_negative
 from ..adjoints import AbstractAdjoint, Implicit, Shine
-from ..jacobian import AbstractRegularizer, JacobianRegularizer
+from ..jacobian import AbstractRegularizer, ClosedLoop, JacobianRegularizer, StopAfter
 from ..models import AbstractModelConfig
 from ..solvers import GMRES, AbstractDepth, AbstractSolver, Anderson, Broyden
 from .data import AbstractDataConfig
@@ -166,7 +166,9 @@ class TrainConfig:
         low, max_evals = self.budget.low, self.solver.max_evals
         if max_evals + low < 1:
             raise ValueError(f"budget.low is {low}; solver.max_evals ({max_evals}) plus it must be at least 1.")
-        if getattr(self.regularizer.schedule, "observed", None) == "spectral_radius" and not self.log.spectrum_samples:
+        schedule = self.regularizer.schedule
+        loop = schedule.schedule if isinstance(schedule, StopAfter) else schedule
+        if isinstance(loop, ClosedLoop) and loop.observed == "spectral_radius" and not self.log.spectrum_samples:
             raise ValueError(
                 "log.spectrum_samples is 0; the schedule of the regularizer holds a spectral radius, and needs some."
             )

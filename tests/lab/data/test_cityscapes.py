@@ -1,5 +1,6 @@
 """Pairs of images and labels: they stay together whatever is done to them."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from steadeq.lab.data import Cityscapes, SegmentationTransform, cityscapes
+from steadeq.lab.data import Cityscapes, SegmentationPairs, SegmentationTransform, cityscapes
 from steadeq.lab.data.images import MEAN, STD
 from steadeq.lab.errors import InputError
 
@@ -148,6 +149,24 @@ def test_pairs_that_do_not_fit_are_refused_by_name(root):
     image.write_bytes(image.read_bytes()[:60])
     with pytest.raises(InputError, match=rf"{image.name} is damaged"):
         test.batch(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("mapping", [[0, 1, 2], [0] * 257, [-1] + [0] * 255, [256] + [0] * 255])
+def test_mappings_of_labels_that_make_no_sense_are_refused(mapping):
+    with pytest.raises(
+        ValueError, match=r"^mapping must have a class from 0 to 255, or None, for each of the 256 bytes"
+    ):
+        SegmentationPairs([], mapping=mapping)
+
+
+def test_what_is_no_file_is_refused_by_name(root):
+    image, labels = paths(root, "val", "lindau", 0)
+    test = Cityscapes(num_validation=1, num_workers=0).load().test
+    for path in (labels, image):
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(InputError, match=rf"{path.name} cannot be read: it is a pipe, and should be a file"):
+            test.batch(torch.tensor([0]))
 
 
 def test_whole_images_of_different_sizes_make_no_batch(root):

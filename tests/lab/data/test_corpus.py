@@ -1,12 +1,15 @@
 """Texts: vocabulary, tokens in the cache, streams, honest errors."""
 
 import os
+import random
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
 import torch
+from lab.data.damages import damaged
 
-from steadeq.lab.data import TokenStreams, WikiText2, WikiText103, token_cache
+from steadeq.lab.data import TokenStreams, WikiText2, WikiText103, token_cache, vocabulary
 from steadeq.lab.data.vocabulary import Vocabulary, read_lines
 from steadeq.lab.errors import InputError
 
@@ -144,6 +147,12 @@ DAMAGES = {
     "empty": lambda content: b"",
     "header": lambda content: b"[1, 2]".ljust(1024) + content[1024:],
     "binary": lambda content: bytes(reversed(content)),
+    # Each is still a number of a token, and a word.
+    "last token": lambda content: content[:-4] + bytes([content[-4] ^ 1]) + content[-3:],
+    "deep": lambda content: b"[" * 100_000 + content,
+    "deep header": lambda content: b"[" * 1024 + content[1024:],
+    "two lines": lambda content: content.replace(b"\n", b"\n\n"),
+    "another number": lambda content: content.replace(b'"format": 2', b'"format": 1'),
 }
 
 
@@ -158,6 +167,57 @@ def test_damaged_files_of_the_cache_are_made_anew(tmp_path, cache, damage):
     texts = load("wikitext-2")
     assert texts.train.tolist() == expected
     assert texts.vocabulary.tokens[:2] == ("<eos>", "the")
+
+
+def test_whatever_the_damage_the_cache_is_right_or_made_anew(tmp_path, cache):
+    write(tmp_path)
+    expected = load("wikitext-2")
+    rng = random.Random(0)
+    files = {path: path.read_bytes() for path in sorted(cache.iterdir())}
+    for _ in range(100):
+        path = rng.choice(list(files))
+        # Another file of that name: what is mapped into memory would change with its own.
+        path.unlink()
+        path.write_bytes(damaged(files[path], rng))
+        texts = load("wikitext-2")
+        assert texts.vocabulary.tokens == expected.vocabulary.tokens
+        assert all(torch.equal(getattr(texts, s), getattr(expected, s)) for s in ("train", "validation", "test"))
+
+
+def test_what_else_is_in_the_place_of_the_cache_is_replaced_and_not_followed(tmp_path, cache):
+    write(tmp_path)
+    expected = load("wikitext-2").train
+    (tmp_path / "precious").write_text("mine")
+    for make in (os.mkfifo, lambda path: path.symlink_to(tmp_path / "precious")):
+        for path in sorted(cache.iterdir()):
+            path.unlink()
+            make(path)
+            make(path.with_name(f".{path.name}.{os.getpid()}.partial"))
+        assert torch.equal(load("wikitext-2").train, expected)
+        assert (tmp_path / "precious").read_text() == "mine"
+        assert len([path for path in cache.iterdir() if path.is_file() and not path.is_symlink()]) == 4
+
+
+def test_files_of_the_cache_that_are_larger_than_their_text_are_not_read(tmp_path, cache):
+    write(tmp_path)
+    expected = load("wikitext-2").train.tolist()
+    for path in cache.iterdir():
+        with path.open("ab") as file:
+            file.truncate(1 << 40)
+    texts = load("wikitext-2")
+    assert texts.train.tolist() == expected
+    assert texts.vocabulary.tokens[:2] == ("<eos>", "the")
+    assert all(path.stat().st_size < 2000 for path in cache.iterdir())
+
+
+@pytest.mark.parametrize("text", ["a", "a\n", "\n\n\na", "a b\n\n"])
+def test_a_text_of_hardly_more_than_line_ends_is_cached_too(tmp_path, text, encodings):
+    path = write(tmp_path) / "wiki.train.tokens"
+    path.write_text(text)
+    known = Vocabulary(["<eos>", "a", "<unk>"])
+    tokens = [token_cache.load_tokens(path, known).tolist() for _ in range(2)]
+    assert tokens[0] == tokens[1]
+    assert len(encodings) == 1
 
 
 def test_nothing_half_written_stays_behind(tmp_path, cache):
@@ -208,6 +268,40 @@ def test_a_text_without_words_is_named(tmp_path, split, text):
 def test_a_text_that_is_not_utf8_is_named_with_its_line(tmp_path, split):
     write(tmp_path, **{split: b"fine\nalso fine\nna\xefve\n"})
     with pytest.raises(InputError, match=rf"wiki\.{split}\.tokens is not UTF-8 text: line 3 has the byte 0xef"):
+        load("wikitext-2")
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path):
+    path = tmp_path / "text"
+    with path.open("wb") as file:
+        file.write(b"fine\n")
+        # A hole, which takes no room on the disk.
+        file.truncate(1 << 40)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"text is no text: line 2 has more than 1,048,576 bytes\.$"):
+            list(read_lines(path))
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_longest_line_is_read(tmp_path):
+    (tmp_path / "text").write_bytes(b"a" * (2**20 - 1) + b"\nb\n")
+    assert [len(word) for word in next(read_lines(tmp_path / "text"))] == [2**20 - 1]
+
+
+@pytest.mark.parametrize("text", [b"fine\nno\0t fine\n", "fine\nin UTF-16\n".encode("utf-16")[2:]])
+def test_zero_bytes_are_no_text(tmp_path, text):
+    write(tmp_path, train=text)
+    with pytest.raises(InputError, match=r"wiki\.train\.tokens is no UTF-8 text: line [12] has a zero byte\.$"):
+        load("wikitext-2")
+
+
+def test_a_text_of_too_many_different_words_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabulary, "MAX_TOKENS", 5)
+    write(tmp_path)
+    with pytest.raises(InputError, match=r"more than 5 different words: put <unk> in the place of rare ones\.$"):
         load("wikitext-2")
 
 
@@ -294,6 +388,15 @@ def test_a_text_that_is_shorter_than_a_segment_is_refused(tmp_path):
     write(tmp_path)
     with pytest.raises(InputError, match="too short for segments of 150"):
         WikiText2().load()
+
+
+def test_options_beyond_all_numbers_are_all_of_the_text_or_refused(tmp_path):
+    write(tmp_path)
+    whole = WikiText2(length=1).load()
+    limits = dict.fromkeys(("max_train", "max_validation", "max_test"), 10**20)
+    assert torch.equal(WikiText2(length=1, **limits).load().train.tokens, whole.train.tokens)
+    with pytest.raises(InputError, match=rf"too short for segments of {10**20}"):
+        WikiText2(length=10**20).load()
 
 
 @pytest.mark.parametrize("fields", [{"length": 0}, {"max_train": 1}, {"max_validation": 1}, {"max_test": 0}])

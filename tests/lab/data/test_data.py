@@ -1,11 +1,27 @@
 """Data: exact samples, honest errors."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
-from steadeq.lab.data import Cifar10, Digits, InMemory, Synthetic, search_path, synthetic
+from steadeq.lab.data import (
+    Cifar10,
+    Cityscapes,
+    Digits,
+    FashionMnist,
+    ImageNet,
+    Imagenette64,
+    InMemory,
+    Shapes,
+    Synthetic,
+    WikiText2,
+    WikiText103,
+    Workers,
+    search_path,
+    synthetic,
+)
 from steadeq.lab.data.locations import find, require
 from steadeq.lab.errors import InputError
 
@@ -186,6 +202,15 @@ def test_a_file_of_cifar_with_impossible_labels_is_refused_by_name(home):
         Cifar10(num_train=10, num_validation=5).load()
 
 
+def test_a_file_of_cifar_that_is_far_too_large_is_not_read(home):
+    folder = home / "mine" / "cifar-10-batches-bin"
+    write_cifar(folder)
+    with (folder / "data_batch_1.bin").open("ab") as file:
+        file.truncate(3073 << 30)
+    with pytest.raises(InputError, match=r"data_batch_1\.bin is refused: it has 3,299,[\d,]+ bytes, and at most"):
+        Cifar10(num_train=10, num_validation=5).load()
+
+
 def test_a_missing_file_of_cifar_is_refused_by_name(home):
     write_cifar(home / "mine" / "cifar-10-batches-bin")
     (home / "mine" / "cifar-10-batches-bin" / "data_batch_5.bin").unlink()
@@ -269,9 +294,62 @@ def test_batches_are_rows_by_index():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"variant": "other"}, {"noise": -1.0}, {"radius": 0.0}, {"seed": -1}, {"seed": 2**63}]
+    "fields",
+    [
+        {"variant": "other"},
+        {"noise": -1.0},
+        {"radius": 0.0},
+        {"seed": -1},
+        {"seed": 2**63},
+        {"noise": 1e39},
+        {"radius": 1e13},
+        {"radius": math.nan},
+    ],
 )
 def test_synthetic_values_that_make_no_sense_are_refused_by_name(fields):
     ((name, _),) = fields.items()
     with pytest.raises(ValueError, match=rf"^{name} is "):
         Synthetic(**fields)
+
+
+HUGE = 99_999_999_999_999_999_999
+FIELDS = [
+    (kind, field.name)
+    for kind in (Cifar10, Cityscapes, FashionMnist, ImageNet, Imagenette64, Shapes, Synthetic, WikiText2, WikiText103)
+    for field in dataclasses.fields(kind)
+    if type(field.default) is not bool and (isinstance(field.default, int) or field.default is None)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda value: getattr(value, "__name__", value))
+def test_no_count_is_too_large_for_a_sentence(kind, name, home):
+    value = (HUGE, HUGE) if name == "evaluation_size" else HUGE
+    with pytest.raises(ValueError, match=r"[^\n]+\.$") as refusal:
+        kind(**{name: value}).load()
+    # What only the files can tell is left to them, and here there are none.
+    assert name in str(refusal.value) or "is missing: looked for" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (ImageNet, {"num_workers": 1_000_000}),
+        (Cityscapes, {"num_workers": 1_000_000}),
+        (ImageNet, {"resize": 1_000_000}),
+        (Cityscapes, {"crop": (1_000_000, 1000)}),
+        (Cityscapes, {"evaluation_size": (1000, 1_000_000)}),
+        (Cityscapes, {"scale": (1.0, 1e300)}),
+        (Cityscapes, {"scale": (0.5, math.inf)}),
+        (Shapes, {"size": 100_000}),
+        (Shapes, {"num_train": 10_000_000}),
+    ],
+)
+def test_slips_do_not_take_the_machine(kind, fields):
+    ((name, _),) = fields.items()
+    with pytest.raises(ValueError, match=rf"^{name} is .* at most "):
+        kind(**fields)
+
+
+def test_the_workers_of_a_user_are_limited_too():
+    with pytest.raises(ValueError, match=r"^num_workers is 1000000; it must be at most 512\.$"):
+        Workers(1_000_000)

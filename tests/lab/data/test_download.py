@@ -29,13 +29,17 @@ def md5(content: bytes) -> str:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves what is in `files`; ends transfers after `limit` bytes; ignores ranges unless `has_ranges`."""
+    """Serves what is in `files`; ends transfers after `limit` bytes; ignores ranges unless `has_ranges`.
+
+    What is in `raw` is the whole of an answer, headers and all.
+    """
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
+        self.raw: dict[str, bytes] = {}
         self.limit: int | None = None
         self.has_ranges = True
         self.has_length = True
@@ -51,6 +55,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name, wanted = self.path.lstrip("/"), self.headers.get("Range")
         self.server.requests.append((name, wanted))
+        if name in self.server.raw:
+            self.wfile.write(self.server.raw[name])
+            return
         if name not in self.server.files:
             self.send_error(404)
             return
@@ -159,6 +166,74 @@ def test_a_wrong_checksum_leaves_nothing_behind(part, server, tmp_path):
 def test_a_server_that_says_no_is_quoted(server, tmp_path):
     with pytest.raises(RunError, match=r"other\.bin cannot be fetched: the server says 404 Not Found\.$"):
         fetch(server.url("other.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"HTTP/1.0 404 \x1b[2JGone\x07 for good\r\n\r\n\x1b[31mbody", r"the server says 404 \[2JGone for good"),
+        (b"HTTP/1.0 503 " + b"x" * 5000 + b"\r\n\r\n", "the server says 503 x{190,196}"),
+        (b"HTTP/1.0 302 Found\r\nLocation: /odd\r\n\r\n", "the server says 302 .*infinite loop.* Found"),
+        (b"HTTP/1.0 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", "the server says 302 .*not allowed"),
+        (b"\x1b[2J\x00\x07 hello\r\n\r\n", r"cannot be reached: \[2J hello"),
+        (b"HTTP/1.0 200 OK\r\n" + b"A: b\r\n" * 200 + b"\r\n", "cannot be reached: got more than 100 headers"),
+        (b"", "cannot be reached: Remote end closed"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "broke off: IncompleteRead"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 9999999999\r\n\r\nabc", "sends more than 1,073,741,824 bytes"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 10\r\n\r\nabc", "ended after 3 of 10 bytes"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: \xb2\r\n\r\nabc", "has the MD5 checksum"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: -5\r\n\r\nabc", "has the MD5 checksum"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nabc", "has the MD5 checksum"),
+    ],
+    ids=lambda value: "" if isinstance(value, bytes) else value,
+)
+def test_whatever_a_server_says_is_one_sentence(answer, problem, server, tmp_path):
+    server.raw["odd"] = answer
+    with pytest.raises(RunError, match=problem) as refusal:
+        fetch(server.url("odd"), tmp_path / "data.bin", md5=md5(CONTENT))
+    assert str(refusal.value).isprintable()
+    assert len(str(refusal.value)) < 350
+
+
+def test_a_redirection_to_an_address_that_makes_no_sense_is_one_sentence(tmp_path, monkeypatch):
+    def redirect(*_, **__):
+        # What parsing http://[::1/ raises.
+        raise ValueError("Invalid IPv6 URL")
+
+    monkeypatch.setattr(download.urllib.request, "urlopen", redirect)
+    with pytest.raises(RunError, match=r"^http://a/b cannot be reached: Invalid IPv6 URL\.$"):
+        fetch("http://a/b", tmp_path / "data.bin", md5=md5(CONTENT))
+
+
+def test_a_transfer_without_end_is_ended(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "MAX_BYTES", 100_000)
+    server.has_length = False
+    with pytest.raises(RunError, match=r"data\.bin sends more than 100,000 bytes"):
+        fetch(server.url("data.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "pipe", "folder"])
+def test_what_arrives_goes_through_no_link(kind, server, tmp_path):
+    part, precious = tmp_path / "data.bin.part", tmp_path / "precious"
+    precious.write_text("mine")
+    {
+        "link": lambda: part.symlink_to(precious),
+        "link to nothing": lambda: part.symlink_to(tmp_path / "new"),
+        "pipe": lambda: os.mkfifo(part),
+        "folder": part.mkdir,
+    }[kind]()
+    with pytest.raises(InputError, match=r"data\.bin\.part is a link or no file at all, .*: move it away first\.$"):
+        fetch(server.url("data.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
+    assert precious.read_text() == "mine"
+    assert names(tmp_path) == ["data.bin.part", "precious"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_in_the_place_of_one_is_one_sentence(make, server, tmp_path):
+    make(tmp_path / "data.bin")
+    with pytest.raises(InputError, match=r"data\.bin cannot be read: it is a (pipe|folder)"):
+        fetch(server.url("data.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
 
 
 def test_no_network_is_one_sentence(tmp_path, monkeypatch):

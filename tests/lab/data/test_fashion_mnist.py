@@ -1,11 +1,14 @@
 """Fashion-MNIST and the idx format."""
 
 import gzip
+import random
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
+from lab.data.damages import damaged
 
 from steadeq.lab.data import FashionMnist, fashion_mnist
 from steadeq.lab.errors import InputError
@@ -66,7 +69,10 @@ GOOD = packed(np.arange(12, dtype=np.int32).reshape(3, 4))
         (GOOD[:9], "within its header"),
         (GOOD[:-1], "should hold 48 bytes of data and has only 47"),
         (GOOD + b"\0", "should hold 48 bytes of data and has more"),
-        (b"\0\0\x08\x03" + 12 * b"\xff", "no memory"),
+        (b"\0\0\x08\x03" + 12 * b"\xff", "asks for more than the 134,217,728 bytes"),
+        # An array of nothing whose other sizes are beyond all numbers.
+        (b"\0\0\x08\xff" + 4 * b"\0" + 254 * 4 * b"\xff", "asks for more than"),
+        (b"\0\0\x0e\x01\x02\0\0\0" + 100 * b"\0", "asks for more than"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -132,6 +138,12 @@ def test_files_with_too_few_images_are_refused(home):
         ("train-images-idx3", np.zeros((12, 784), np.uint8)),
         ("t10k-labels-idx1", np.zeros(11, np.uint8)),
         ("t10k-labels-idx1", np.full(12, 10, np.uint8)),
+        ("t10k-labels-idx1", np.full(12, -1, np.int8)),
+        ("t10k-labels-idx1", np.full(12, 1.5, np.float32)),
+        ("t10k-labels-idx1", np.full(12, np.nan, np.float64)),
+        ("t10k-labels-idx1", np.zeros((12, 1), np.uint8)),
+        ("train-images-idx3", np.zeros((12, 28, 28), np.int8)),
+        ("train-images-idx3", np.zeros((12, 28, 28), np.float32)),
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name(name, array, home):
@@ -139,3 +151,45 @@ def test_files_that_do_not_fit_are_refused_by_name(name, array, home):
     (home / "debian" / f"{name}-ubyte.gz").write_bytes(gzip.compress(packed(array)))
     with pytest.raises(InputError, match=rf"{name}-ubyte\.gz is damaged"):
         FashionMnist(num_train=5, num_validation=5).load()
+
+
+def test_files_without_images_are_refused_by_name(home):
+    write(home / "debian", count=0)
+    with pytest.raises(InputError, match=r"train-labels-idx1-ubyte\.gz is damaged: it has no labels\.$"):
+        FashionMnist(num_train=1, num_validation=0).load()
+
+
+def test_what_compressed_files_expand_to_is_not_held_in_memory(tmp_path):
+    # The header tells the truth: a gigabyte of zeros, in a megabyte.
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(struct.pack(">HBBI", 0, 0x08, 1, 1 << 30) + bytes(1 << 22), compresslevel=1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"images\.gz is damaged: its header asks for more than"):
+            fashion_mnist.read_idx(path)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_whatever_the_damage_an_idx_file_is_read_or_refused(suffix, tmp_path):
+    rng = random.Random(0)
+    arrays = [(np.arange(60) * 5).astype(kind).reshape(3, 4, 5) for kind in CODES]
+    path, num_refused = tmp_path / f"array{suffix}", 0
+    for _ in range(300):
+        content = packed(rng.choice(arrays))
+        # Damage to what is packed, and to the packing.
+        if suffix:
+            is_inside = rng.random() < 0.5
+            content = gzip.compress(damaged(content, rng)) if is_inside else damaged(gzip.compress(content), rng)
+        else:
+            content = damaged(content, rng)
+        path.write_bytes(content)
+        try:
+            array = fashion_mnist.read_idx(path)
+        except InputError:
+            num_refused += 1
+        else:
+            assert array.numel() * array.element_size() <= len(content) if not suffix else array.numel() < 1000
+    assert 50 < num_refused < 300

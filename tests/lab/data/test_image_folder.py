@@ -1,20 +1,28 @@
 """Trees of image files: exact crops, honest errors, and the same batches from any number of processes."""
 
+import contextlib
 import logging
 import os
 import pickle
+import random
+import resource
+import struct
 import subprocess
 import sys
 import time
+import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from lab.data.damages import damaged as damaged_bytes
+from PIL import EpsImagePlugin, Image, PngImagePlugin
 
 import steadeq
 from steadeq.lab.data import ImageFolder, ImageNet, Imagenette64, ImageTransform, Workers
+from steadeq.lab.data.image_folder import SUFFIXES
 from steadeq.lab.data.images import MEAN, STD, CorruptImageError, decode_rgb
 from steadeq.lab.errors import InputError
 
@@ -222,6 +230,91 @@ def test_a_file_that_cannot_be_read_is_never_skipped(damaged):
     (damaged / "b" / "003.JPEG").unlink()
     with pytest.raises(InputError, match=r"b/003\.JPEG cannot be read: No such file"):
         folder.batch(torch.tensor([8]))
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n(touched) print\n%%EOF\n"
+
+
+def test_no_program_is_started_to_decode_an_image(tmp_path, monkeypatch):
+    # Whatever a file is called, Pillow looks at its content, and hands some of what it knows to Ghostscript.
+    trace, program = tmp_path / "trace", tmp_path / "gs"
+    program.write_text(f"#!/bin/sh\ntouch {trace}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    (tmp_path / "image.png").write_bytes(EPS)
+    with pytest.raises(CorruptImageError, match=r"image\.png is damaged: it is no JPEG, PNG, .* or TIFF image\.$"):
+        decode_rgb(tmp_path / "image.png")
+    assert not trace.exists()
+    # The file is as dangerous as it should be for this test to mean something.
+    with contextlib.suppress(OSError), Image.open(tmp_path / "image.png") as image:
+        image.load()
+    assert trace.exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_images_of_every_suffix_that_is_looked_for_are_decoded(suffix, tmp_path):
+    noise(0).save(tmp_path / f"image{suffix}")
+    assert decode_rgb(tmp_path / f"image{suffix}").size == (8, 8)
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def bomb(width: int, height: int) -> bytes:
+    """Return an image in black and white with the pixels of its first rows."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(10_000))) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("width", "height"), [(9_000, 9_000), (80_000_001, 1), (10_000, 10_000), (2**31 - 1, 2**31 - 1)]
+)
+def test_images_that_are_far_too_large_are_refused_before_they_are_decoded(width, height, tmp_path, monkeypatch):
+    def load(image):
+        raise AssertionError("It is decoded.")
+
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", load)
+    (tmp_path / "image.png").write_bytes(bomb(width, height))
+    with pytest.raises(CorruptImageError, match=r"image\.png is (refused|damaged): .*pixels.*[^.]\.$"):
+        decode_rgb(tmp_path / "image.png")
+
+
+@pytest.mark.parametrize("size", [(1, 20_000), (20_000, 1), (3, 70_000)])
+def test_a_line_does_not_become_an_image_of_gigabytes(size):
+    # Resized as a whole, it would have a billion pixels.
+    transform = ImageTransform(size=224, resize=256)
+    image = Image.linear_gradient("L").resize(size).convert("RGB")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = transform(image, None)
+    # In kilobytes.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+    assert result.size == (224, 224)
+    # The middle of the gradient.
+    assert all(120 < value < 136 for value in result.getpixel((112, 112)))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".gif", ".bmp", ".ppm", ".webp", ".tif"])
+def test_whatever_the_damage_an_image_is_decoded_or_refused(suffix, tmp_path):
+    noise(0, width=16, height=12).save(tmp_path / f"whole{suffix}")
+    whole = (tmp_path / f"whole{suffix}").read_bytes()
+    rng = random.Random(0)
+    path = tmp_path / f"image{suffix}"
+    for _ in range(100):
+        path.write_bytes(damaged_bytes(whole, rng))
+        with contextlib.suppress(CorruptImageError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert decode_rgb(path).mode == "RGB"
+
+
+def test_more_classes_than_there_are_labels_for_are_refused(home):
+    for part in ("train", "val"):
+        write(home / "imagenette64" / part, {f"n{number:02d}": 1 for number in range(11)})
+    with pytest.raises(
+        InputError, match=r"imagenette64/train has 11 folders of classes, and there are only 10 classes"
+    ):
+        Imagenette64(num_validation=1).load()
 
 
 # Randomness and processes

@@ -2,11 +2,14 @@
 
 import os
 import pickle
+import random
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
+from lab.data.damages import damaged
 
 from steadeq.lab.data import Cifar10, cifar10, pickles
 from steadeq.lab.errors import InputError
@@ -192,3 +195,117 @@ def test_a_pickle_of_something_else_is_refused_by_name(content, problem, tmp_pat
 def test_a_missing_pickle_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match=r"test_batch cannot be read: No such file"):
         cifar10.read_pickled(tmp_path / "test_batch")
+
+
+# Pickles that are out for the machine
+
+NUMPY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85U\x01btR"
+BYTES = b"(K\x01K\x64\x85cnumpy\ndtype\nU\x02u1\x85R\x89U\x64" + 100 * b"a" + b"t"
+ABUSES = {
+    # What follows crashes the interpreter, hangs it or takes gigabytes where Python's own machine runs it.
+    "nested tuples": b"}U\x01a)" + b"\x85" * 200_000 + b"s.",
+    "nested tuples as a key": b"})" + b"\x85" * 200_000 + b"K\x01s.",
+    "nested lists": b"}U\x01a" + b"]" * 1000 + b"a" * 999 + b"s.",
+    "nested dictionaries": b"}U\x01a}s.",
+    "a billion laughs": b"})" + b"q\x00h\x00\x86" * 60 + b"K\x01s.",
+    "a list in itself": b"}U\x01a]q\x00h\x00as.",
+    "a dictionary in itself": b"}q\x00U\x01ah\x00s.",
+    "a far place": b"]r\xff\xff\xff\x7f0.",
+    "a long frame": b"\x95" + b"\xff" * 8 + b"]",
+    "a long string": b"T\xff\xff\xff\x7fabc.",
+    "longer bytes": b"\x8e" + b"\xff" * 8 + b".",
+    "long bytes of a bytearray": b"\x96" + b"\xff" * 7 + b"\x7f.",
+    "a long number": b"\x8b\xff\xff\xff\x7f.",
+    "a million digits": b"I" + b"9" * 1_000_000 + b"\n.",
+    "a long name": b"c" + b"a" * 1_000_000 + b"\n\n.",
+    "many instructions": b"]" * 300_000 + b".",
+    "many marks": b"(" * 300_000 + b".",
+    "a long tuple": b"(" + b"N" * 1000 + b"t.",
+    "endless copies of a text": b"X\x00\x00\x10\x00" + b"a" * 0x100000 + b"q\x00X\x06\x00\x00\x00latin1q\x01"
+    + b"c_codecs\nencode\nh\x00h\x01\x86R" * 500 + b".",
+    "endless copies of an array": NUMPY + BYTES.replace(b"U\x64" + 100 * b"a", b"B\x00\x00\x10\x00" + b"a" * 0x100000)
+    .replace(b"K\x64", b"J\x00\x00\x10\x00")
+    + b"q\x00b" + b"h\x00b" * 500 + b".",
+    "an array of a strange shape": NUMPY + BYTES.replace(b"K\x64\x85", b"]") + b"b.",
+    "an array of negative sizes": NUMPY + BYTES.replace(b"K\x64\x85", b"J\x9c\xff\xff\xff" + b"J\xff\xff\xff\xff\x86")
+    + b"b.",
+    "an array without bytes": NUMPY + BYTES.replace(b"U\x64" + 100 * b"a", b"U\x00") + b"b.",
+    "an array of a text": NUMPY + BYTES.replace(b"U\x64", b"X\x64\x00\x00\x00") + b"b.",
+    "too few arguments": b"c_codecs\nencode\n)R.",
+    "a call of a number": b"K\x01)R.",
+    "a name that is a number": b"K\x01K\x01\x93.",
+    "a name that paints": b"c\x1b[31m\nred\n.",
+    "an empty stack": b"a.",
+    "no mark": b"e.",
+    "a text that is none": b"X\x01\x00\x00\x00\xff.",
+    "a surrogate as bytes": b"c_codecs\nencode\nV\\ud800\nX\x06\x00\x00\x00latin1\x86R.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("abuse", ABUSES)
+def test_no_pickle_takes_the_machine(abuse, tmp_path, monkeypatch):
+    monkeypatch.setattr(pickles, "MAX_MEMORY", 10 << 20)
+    monkeypatch.setattr(pickles, "MAX_STEPS", 5000)
+    path = tmp_path / "batch"
+    path.write_bytes(b"\x80\x02" + ABUSES[abuse])
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"batch is (damaged|refused): [ -~]*[^.]\.$"):
+            pickles.read(path)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_limits_leave_room_for_official_files(tmp_path):
+    # The numbers of instructions and bytes of a whole file, with an image of one pixel for each of its rows.
+    count = 10_000
+    content = python2(np.zeros((200, 3072), np.uint8), [0] * 200)
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(content)
+    machine = pickles._Machine(content)
+    machine.run()
+    assert machine._memory * count / 200 < pickles.MAX_MEMORY / 4
+    assert len(content) * count / 200 < pickles.MAX_BYTES / 1.9
+    # Of a label one instruction, of a name of a file two or three.
+    assert 5 * count < pickles.MAX_STEPS / 4
+
+
+def test_a_file_that_is_far_too_large_is_not_even_opened(tmp_path):
+    path = tmp_path / "data_batch_1"
+    with path.open("wb") as file:
+        file.truncate(pickles.MAX_BYTES + 1)
+    with pytest.raises(InputError, match=r"data_batch_1 is refused: it has 67,108,865 bytes"):
+        cifar10.read_pickled(path)
+
+
+def is_read_or_refused(path):
+    try:
+        images, labels = cifar10.read_pickled(path)
+    except InputError:
+        return False
+    assert (images.dtype, images.shape[1:]) == (torch.uint8, (3, 32, 32))
+    assert len(images) == len(labels) > 0
+    assert 0 <= int(labels.min()) <= int(labels.max()) <= 9
+    return True
+
+
+def test_whatever_the_damage_a_pickle_is_read_or_refused(tmp_path):
+    rng = random.Random(0)
+    wholes = [writer(*sample(count=2)) for writer in WRITERS.values()]
+    path, num_read = tmp_path / "batch", 0
+    for _ in range(300):
+        path.write_bytes(damaged(rng.choice(wholes), rng))
+        num_read += is_read_or_refused(path)
+    # Most of the bytes are pixels.
+    assert 25 < num_read < 275
+
+
+def test_random_programs_are_refused(tmp_path):
+    rng = random.Random(0)
+    codes = [bytes([code]) for code in b"N\x88K\x01U\x01ac]ltae}dsu()\x85\x86\x87qhr\x94pgR\x93b.IL0\nVX\x8c\x80\x95"]
+    pieces = [*codes, NUMPY, BYTES, b"U\x04data", b"cnumpy\ndtype\n", b"c_codecs\nencode\n", b"I1\n", b"p0\n", b"g0\n"]
+    path = tmp_path / "batch"
+    for _ in range(300):
+        path.write_bytes(b"\x80\x02" + b"".join(rng.choices(pieces, k=rng.randint(1, 40))) + b".")
+        assert not is_read_or_refused(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,8 +75,10 @@ def _download(entry: Entry, to: Path | None) -> None:
         place = entry.download(folder, progress)
     print(f"{entry.name} is in {place}{', and all files have their published checksums' if entry.checksums else ''}.")
     print(f"terms: {entry.terms}")
-    if folder.resolve() not in [path.resolve() for path in search_path()]:
-        print(f"Set STEADEQ_DATA to {folder.resolve()} to use it.")
+    # Unlike `Path.resolve`, this says nothing about links that lead in a circle.
+    whole = os.path.realpath(folder)
+    if whole not in map(os.path.realpath, search_path()):
+        print(f"Set STEADEQ_DATA to {whole} to use it.")
 
 
 def _folders() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -114,7 +115,11 @@ class AbstractSmallImages(AbstractDataConfig):
         return Splits(train=training.subset(0, self.num_train), validation=apart if len(apart) else test, test=test)
 
 
-def check_largest(label: int, path: Path) -> None:
-    """Refuse a file whose largest label is beyond the last of ten classes."""
-    if label > 9:
-        raise InputError(f"{path} is damaged: it has a label of {label}, beyond 9.")
+def check_labels(labels: Sequence[int], path: Path) -> None:
+    """Refuse a file with labels that are none of ten classes, or without any."""
+    if not labels:
+        raise InputError(f"{path} is damaged: it has no labels.")
+    for label in (min(labels), max(labels)):
+        if not 0 <= label <= 9:
+            shown = str(label) if abs(label) < 2**63 else "a number beyond 64 bits"
+            raise InputError(f"{path} is damaged: it has a label of {shown}, and those of ten classes are 0 to 9.")

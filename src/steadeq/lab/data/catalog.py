@@ -37,7 +37,10 @@ class Entry:
         """Return where it is."""
         if not self.layouts:
             return "part of the package"
-        place = find(*self.layouts, elsewhere=self.elsewhere)
+        try:
+            place = find(*self.layouts, elsewhere=self.elsewhere)
+        except InputError as error:
+            return str(error)
         return "missing" if place is None else str(place)
 
     def verify(self, place: Path | None = None) -> Path:

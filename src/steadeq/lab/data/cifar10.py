@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..errors import InputError
 from . import pickles
-from .augmentation import AbstractSmallImages, check_largest
+from .augmentation import AbstractSmallImages, check_labels
 from .locations import require
+from .plain_files import read_plain
 
 FOLDER = "cifar-10-batches-bin"
 PICKLED_FOLDER = "cifar-10-batches-py"
@@ -35,6 +36,8 @@ CHECKSUMS = {
 }
 """MD5 checksums of the official files of each layout."""
 _RECORD = 1 + 3 * 32 * 32
+_MAX_BYTES = 20_000 * _RECORD
+"""The largest file that is read, twice as large as the official ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +63,12 @@ class Cifar10(AbstractSmallImages):
 
 def read_binary(path: Path) -> tuple[Tensor, Tensor]:
     """Return the (N, 3, 32, 32) uint8 images and the labels of one binary file."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    content = read_plain(path, max_bytes=_MAX_BYTES)
     if not content or len(content) % _RECORD:
         raise InputError(f"{path} is damaged: its size ({len(content)} bytes) is not a multiple of {_RECORD}.")
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(-1, _RECORD)
     labels = records[:, 0].long()
-    check_largest(int(labels.max()), path)
+    check_labels(labels.tolist(), path)
     return records[:, 1:].reshape(-1, 3, 32, 32), labels
 
 
@@ -80,7 +80,5 @@ def read_pickled(path: Path) -> tuple[Tensor, Tensor]:
         raise InputError(f"{path} is damaged: its data is no array of rows of {_RECORD - 1} bytes.")
     if not isinstance(labels, list) or not all(type(label) is int for label in labels) or len(labels) != len(images):
         raise InputError(f"{path} is damaged: its labels are no list of {len(images)} integers.")
-    check_largest(max(labels), path)
-    if min(labels) < 0:
-        raise InputError(f"{path} is damaged: it has a label of {min(labels)}, below 0.")
+    check_labels(labels, path)
     return images.reshape(-1, 3, 32, 32), torch.tensor(labels)

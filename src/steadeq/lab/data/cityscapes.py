@@ -11,7 +11,7 @@ from ..tasks import IGNORED, Segmentation
 from .dataset import AbstractDataConfig, Splits, hold_out
 from .locations import require
 from .segmentation import SegmentationPairs, SegmentationTransform, Size
-from .workers import Workers
+from .workers import Workers, check_workers
 
 CLASSES = {
     "road": 7,
@@ -65,7 +65,7 @@ class Cityscapes(AbstractDataConfig):
 
     def __post_init__(self) -> None:
         check_count("num_validation", self.num_validation)
-        check_count("num_workers", self.num_workers, minimum=0)
+        check_workers(self.num_workers)
         self._transform()
 
     def load(self) -> Splits:

@@ -217,3 +217,10 @@ def check_seed(name: str, value: int) -> None:
     check_count(name, value, minimum=0)
     if value >= 2**63:
         raise ValueError(f"{name} is {value}; it must be below 2**63.")
+
+
+def check_limited(name: str, value: int, *, minimum: int = 1, maximum: int) -> None:
+    """Refuse a count that is too small, or so large that it can only be a slip, and would take the machine with it."""
+    check_count(name, value, minimum=minimum)
+    if value > maximum:
+        raise ValueError(f"{name} is {value}; it must be at most {maximum:,}.")

@@ -6,18 +6,17 @@ import errno
 import http.client
 import os
 import stat
-import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ..errors import InputError, RunError
 from . import locations
+from .archives import extract
+from .plain_files import is_there, one_line
 
 Progress = Callable[[str, int, int | None], None]
 """Takes a name, how many bytes have arrived, and how many there are, if that is known."""
@@ -25,6 +24,8 @@ Progress = Callable[[str, int, int | None], None]
 _BLOCK = 1 << 16
 _TIMEOUT = 30.0
 """Seconds of silence after which a server counts as gone."""
+MAX_BYTES = 1 << 30
+"""The largest file that is fetched, five times as large as any of the catalog."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Download:
         target = folder / self.target
         if not self.is_archive:
             fetch(self.url, target, md5=self.md5, progress=progress)
-        elif not target.exists():
+        elif not is_there(target):
             archive = folder / self.url.rpartition("/")[2]
             fetch(self.url, archive, md5=self.md5, progress=progress)
             unpack(archive, target)
@@ -62,7 +63,7 @@ def fetch(url: str, path: Path, *, md5: str, progress: Progress | None = None) -
         InputError: Another file is there.
         RunError: The transfer failed; calling this again goes on where it ended.
     """
-    if path.exists():
+    if is_there(path):
         if locations.md5(path) != md5:
             raise InputError(f"{path} is there and is not what {url} has (by MD5): move it away first.")
         return
@@ -80,63 +81,63 @@ def fetch(url: str, path: Path, *, md5: str, progress: Progress | None = None) -
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack the folder of the target's name that a zip or tar file holds; it appears whole or not at all."""
-    extract = _extract_zip if archive.suffix == ".zip" else _extract_tar
+    """Unpack the folder of the target's name that a .zip or .tar.gz file holds; it appears whole or not at all."""
     try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
-            extract(archive, temporary)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name[:40]}-") as temporary:
+            extract(archive, Path(temporary))
             inside = Path(temporary) / target.name
             if not inside.is_dir():
                 raise RunError(f"{archive} does not hold a folder {target.name}.")
             os.replace(inside, target)
-    except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error) as error:
-        reason = " ".join(str(error).split()).removesuffix(".")
-        raise RunError(f"{archive} cannot be unpacked: {reason}.") from error
     except OSError as error:
         raise _disk_error(target, error) from error
-
-
-def _extract_tar(archive: Path, folder: str) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise InputError("Unpacking archives safely needs Python 3.10.12, 3.11.4 or a later one.")
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
-
-
-def _extract_zip(archive: Path, folder: str) -> None:
-    with zipfile.ZipFile(archive) as file:
-        for member in file.infolist():
-            # The module would put members from outside somewhere inside, and links as files: neither is data.
-            path = PurePosixPath(member.filename.replace("\\", "/"))
-            if path.is_absolute() or ".." in path.parts or stat.S_ISLNK(member.external_attr >> 16):
-                raise zipfile.BadZipFile(f"{member.filename!r} would be outside the folder, or is a link")
-            if member.flag_bits & 1:
-                raise zipfile.BadZipFile(f"{member.filename!r} is encrypted")
-        file.extractall(folder)
 
 
 def _transfer(url: str, part: Path, progress: Progress) -> None:
     """Append to a file what it lacks; errors of the disk are left to the caller."""
     name = part.name.removesuffix(".part")
-    done = part.stat().st_size if part.exists() else 0
+    done = _size_of(part)
     response = _request(url, done)
     if response is None:
         return
-    with response, part.open("ab") as file:
+    with response, open(part, "ab", opener=_open_no_link) as file:
         if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             # The server cannot go on in the middle, and sends all of it.
             file.truncate(done := 0)
-        length = response.headers.get("Content-Length", "")
-        total = done + int(length) if length.isdigit() else None
+        total = _total(response, done)
         progress(name, done, total)
         while block := _receive(response, url):
-            file.write(block)
             done += len(block)
+            if max(done, total or 0) > MAX_BYTES:
+                part.unlink()
+                raise RunError(f"{url} sends more than {MAX_BYTES:,} bytes, which no file of the catalog has.")
+            file.write(block)
             progress(name, done, total)
         file.flush()
         os.fsync(file.fileno())
     if total is not None and done < total:
         raise RunError(f"The transfer of {url} ended after {done} of {total} bytes; the same command gets the rest.")
+
+
+def _size_of(part: Path) -> int:
+    """Return how many bytes have arrived."""
+    try:
+        status = part.lstat()
+    except FileNotFoundError:
+        return 0
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{part} is a link or no file at all, and what arrives would go there: move it away first.")
+    return status.st_size
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _total(response: http.client.HTTPResponse, done: int) -> int | None:
+    """Return how many bytes there will be, if the server says so in a way that makes sense."""
+    length = response.headers.get("Content-Length", "")
+    return done + int(length) if length.isascii() and length.isdigit() and len(length) < 20 else None
 
 
 def _request(url: str, begin: int) -> http.client.HTTPResponse | None:
@@ -148,18 +149,20 @@ def _request(url: str, begin: int) -> http.client.HTTPResponse | None:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and begin:
             return None
-        raise RunError(f"{url} cannot be fetched: the server says {error.code} {error.reason}.") from None
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        raise RunError(f"{url} cannot be reached: {str(reason).removesuffix('.')}.") from error
+        says = one_line(f"{error.code} {error.reason}")
+        raise RunError(f"{url} cannot be fetched: the server says {says}.") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        # A ValueError is an address that makes no sense, to which the server redirects.
+        reason = one_line(getattr(error, "reason", None) or error) or type(error).__name__
+        raise RunError(f"{url} cannot be reached: {reason}.") from error
 
 
 def _receive(response: http.client.HTTPResponse, url: str) -> bytes:
     # Errors of the network and of the disk are both OSError: they are told apart by where they occur.
     try:
         return response.read(_BLOCK)
-    except (OSError, http.client.HTTPException) as error:
-        reason = str(error).removesuffix(".") or type(error).__name__
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = one_line(error) or type(error).__name__
         raise RunError(f"The transfer of {url} broke off: {reason}; the same command gets the rest.") from error
 
 

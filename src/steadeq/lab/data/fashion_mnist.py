@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .augmentation import AbstractSmallImages, check_largest
+from .augmentation import AbstractSmallImages, check_labels
 from .locations import plain_or_packed, require
+from .plain_files import one_line, open_plain
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist installs the files."""
@@ -25,6 +26,7 @@ CHECKSUMS = {
     "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
 }
 """MD5 checksums of the uncompressed files, as Debian compresses them anew."""
+_BLOCK = 1 << 20
 _TYPES = {
     0x08: torch.uint8,
     0x09: torch.int8,
@@ -34,6 +36,8 @@ _TYPES = {
     0x0E: torch.float64,
 }
 """Types of numbers of the idx format, by the byte that stands for them."""
+MAX_BYTES = 1 << 27
+"""The largest array that is read, more than twice as large as that of all training images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,19 +63,21 @@ def read_part(folder: Path, part: str) -> tuple[Tensor, Tensor]:
     """Return the (N, 1, 28, 28) uint8 images and the labels of a part, "train" or "t10k"."""
     paths = [plain_or_packed(folder / f"{part}-{name}-ubyte") for name in ("images-idx3", "labels-idx1")]
     images, labels = map(read_idx, paths)
-    if images.dim() != 3 or images.shape[1:] != (28, 28) or images.element_size() != 1:
+    if images.dim() != 3 or images.shape[1:] != (28, 28) or images.dtype != torch.uint8:
         raise InputError(f"{paths[0]} is damaged: it holds {tuple(images.shape)} instead of images of 28 by 28 bytes.")
-    if labels.shape != images.shape[:1]:
-        raise InputError(f"{paths[1]} is damaged: it has {tuple(labels.shape)} labels for {len(images)} images.")
-    if len(labels):
-        check_largest(int(labels.max()), paths[1])
+    if labels.shape != images.shape[:1] or labels.dtype != torch.uint8:
+        raise InputError(
+            f"{paths[1]} is damaged: it holds {tuple(labels.shape)} of {labels.dtype} instead of {len(images)} labels "
+            "of one byte each."
+        )
+    check_labels(labels.tolist(), paths[1])
     return images[:, None], labels.long()
 
 
 def read_idx(path: Path) -> Tensor:
     """Return the array of an idx file, plain or compressed (.gz)."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with open_plain(path) as plain, gzip.open(plain) if path.suffix == ".gz" else plain as file:
             magic = file.read(4)
             if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not magic[3]:
                 raise InputError(f"{path} is damaged: it does not begin as an idx file does.")
@@ -81,14 +87,19 @@ def read_idx(path: Path) -> Tensor:
                 raise InputError(f"{path} is damaged: it ends within its header.")
             shape = [int.from_bytes(sizes[4 * i : 4 * i + 4], "big") for i in range(num_dims)]
             num_bytes = math.prod(shape) * dtype.itemsize
+            # Sizes of which one is zero make an array of nothing, and still too large a one.
+            if math.prod(size or 1 for size in shape) * dtype.itemsize > MAX_BYTES:
+                raise InputError(
+                    f"{path} is damaged: its header asks for more than the {MAX_BYTES:,} bytes that are read at most."
+                )
+            content = bytearray()
             # One more byte than there should be, and never all that a compressed file may expand to.
-            content = bytearray(file.read(num_bytes + 1))
+            while block := file.read(min(_BLOCK, num_bytes + 1 - len(content))):
+                content += block
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None)
-        problem = f"cannot be read: {reason}" if reason else f"is damaged: {error}"
-        raise InputError(f"{path} {problem.removesuffix('.')}.") from error
-    except (MemoryError, OverflowError):
-        raise InputError(f"{path} is damaged: its header asks for an array that no memory holds.") from None
+        problem = f"cannot be read: {reason}" if reason else f"is damaged: {one_line(error)}"
+        raise InputError(f"{path} {problem}.") from error
     if len(content) != num_bytes:
         size = f"only {len(content)}" if len(content) < num_bytes else "more"
         raise InputError(f"{path} is damaged: it should hold {num_bytes} bytes of data and has {size}.")

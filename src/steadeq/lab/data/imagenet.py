@@ -11,13 +11,22 @@ import torch
 from torch import Tensor
 
 from ..._internal.validation import check_choice, check_count
+from ..errors import InputError
 from ..tasks import Classification
 from .augmentation import Preparation
 from .dataset import AbstractDataConfig, InMemory, MapDataset, Splits, hold_out
 from .image_folder import ImageFolder, OnCorrupt
 from .images import MEAN, STD, ImageTransform, Interpolation
 from .locations import require
-from .workers import Workers
+from .workers import Workers, check_workers
+
+
+def check_num_classes(images: ImageFolder, most: int) -> None:
+    """Refuse more classes than there are, whose labels no network has an output for."""
+    if len(images.classes) > most:
+        raise InputError(
+            f"{images.root} has {len(images.classes)} folders of classes, and there are only {most} classes."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +57,7 @@ class ImageNet(AbstractDataConfig):
 
     def __post_init__(self) -> None:
         check_count("num_validation", self.num_validation, minimum=0)
-        check_count("num_workers", self.num_workers, minimum=0)
+        check_workers(self.num_workers)
         check_choice("interpolation", self.interpolation, get_args(Interpolation))
         check_choice("on_corrupt", self.on_corrupt, get_args(OnCorrupt))
         self._transform()
@@ -56,6 +65,7 @@ class ImageNet(AbstractDataConfig):
     def load(self) -> Splits:
         open_folder, root = self._opener(), require(self.name)
         training = open_folder(root / "train")
+        check_num_classes(training, 1000)
         test = open_folder(root / "val", classes=training.classes)
         if not self.num_validation:
             return Splits(train=training, validation=test, test=test)
@@ -64,7 +74,11 @@ class ImageNet(AbstractDataConfig):
 
     def load_split(self, split: Literal["train", "validation", "test"]) -> MapDataset:
         # Who only wants to test need not have the training images, which are twenty times as many.
-        return self._opener()(require(self.name) / "val") if split == "test" else super().load_split(split)
+        if split != "test":
+            return super().load_split(split)
+        test = self._opener()(require(self.name) / "val")
+        check_num_classes(test, 1000)
+        return test
 
     def _opener(self) -> Callable[..., ImageFolder]:
         return partial(
@@ -103,6 +117,7 @@ class Imagenette64(AbstractDataConfig):
         # Images of this size come through the transform as they are, and others fit.
         transform = ImageTransform(size=64, resize=64)
         training = ImageFolder(root / "train", transform=transform)
+        check_num_classes(training, 10)
         test = ImageFolder(root / "val", transform=transform, classes=training.classes)
         rest, apart = hold_out(len(training), self.num_validation, num_train=self.num_train)
         prepare = Preparation(mean=MEAN, std=STD, padding=8 if self.augment else 0, mirror=self.augment)

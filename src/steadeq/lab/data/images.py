@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from .dataset import check_limited
+from .plain_files import one_line, open_plain
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -23,6 +25,16 @@ MEAN = (0.485, 0.456, 0.406)
 """Mean of each channel of ImageNet's training images, by which images of its kind are normalized."""
 STD = (0.229, 0.224, 0.225)
 """Standard deviation of each channel of ImageNet's training images."""
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "GIF", "TIFF")
+"""The formats that are decoded. Pillow knows many more, among them one that it hands to Ghostscript, a program that
+runs what is in the file, whatever its name ends in."""
+MAX_PIXELS = 80_000_000
+"""The largest image that is decoded, of 240 MB in RGB: a little below where Pillow itself begins to warn. An image of
+Cityscapes has 2 million pixels."""
+MAX_SIDE = 8192
+"""The largest height or width of what images are cropped or resized to."""
+_MAX_ASPECT = 64
+"""How many times as long as wide an image may be before its ends are left out."""
 
 
 class CorruptImageError(InputError):
@@ -49,9 +61,10 @@ class ImageTransform:
     """How images are resized."""
 
     def __post_init__(self) -> None:
+        check_limited("resize", self.resize, maximum=MAX_SIDE)
         if not 1 <= self.size <= self.resize:
             raise ValueError(f"size ({self.size}) must be at least 1 and at most resize ({self.resize}).")
-        if not 0 < self.scale[0] <= self.scale[1] <= 1 or not 0 < self.ratio[0] <= self.ratio[1]:
+        if not 0 < self.scale[0] <= self.scale[1] <= 1 or not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
             raise ValueError(
                 f"scale {self.scale} and ratio {self.ratio} must be positive and in order, scale at most 1."
             )
@@ -62,6 +75,10 @@ class ImageTransform:
 
     def _center(self, image: Image.Image) -> Image.Image:
         shorter = min(image.size)
+        if max(image.size) > _MAX_ASPECT * shorter:
+            # A line of 10,000 pixels would become an image of 650 million before its center is cut out.
+            left, top = ((side - min(side, _MAX_ASPECT * shorter)) // 2 for side in image.size)
+            image = image.crop((left, top, image.width - left, image.height - top))
         width, height = (self.resize * side // shorter for side in image.size)
         if image.size != (width, height):
             image = image.resize((width, height), self._filter)
@@ -109,25 +126,36 @@ def decode(path: Path | str) -> Image.Image:
     """Return an image file in its own mode.
 
     Raises:
-        CorruptImageError: Its content is damaged, or no image.
+        CorruptImageError: Its content is damaged, no image of the formats that are decoded, or too large.
     """
+    return _decode(path, lambda image: image)
+
+
+def _decode(path: Path | str, finish: Callable[[Image.Image], Image.Image]) -> Image.Image:
     require_pillow()
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as image:
+        with open_plain(path) as file, Image.open(file, formats=FORMATS) as image:
+            # Only the header has been read.
+            if image.width * image.height > MAX_PIXELS:
+                raise CorruptImageError(
+                    f"{path} is refused: it has {image.width:,} by {image.height:,} pixels, and at most {MAX_PIXELS:,} "
+                    "are decoded."
+                )
             image.load()
-            return image
-    except MemoryError:
+            return finish(image)
+    except (MemoryError, InputError):
         raise
     except UnidentifiedImageError as error:
-        raise CorruptImageError(f"{path} is damaged: it is no image that Pillow knows.") from error
+        formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise CorruptImageError(f"{path} is damaged: it is no {formats} image.") from error
     except Exception as error:
         # Only errors of the system have a number: a disk that fails says nothing about the image.
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{path} cannot be read: {error.strerror}.") from error
         # Pillow's decoders raise many kinds of errors, from SyntaxError to struct.error.
-        reason = str(error).removesuffix(".") or type(error).__name__
+        reason = one_line(error) or type(error).__name__
         raise CorruptImageError(f"{path} is damaged: {reason}.") from error
 
 
@@ -135,9 +163,12 @@ def decode_rgb(path: Path | str) -> Image.Image:
     """Return an image file in RGB, whatever its mode.
 
     Raises:
-        CorruptImageError: Its content is damaged, or no image.
+        CorruptImageError: Its content is damaged, no image of the formats that are decoded, or too large.
     """
-    image = decode(path)
+    return _decode(path, _to_rgb)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "P" and "transparency" in image.info:
         # Otherwise Pillow warns: the colors of transparent pixels are kept this way too.
         image = image.convert("RGBA")

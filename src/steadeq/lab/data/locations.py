@@ -11,22 +11,35 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from .plain_files import is_there, one_line, open_plain
+
+_MAX_UNPACKED = 1 << 32
+"""The most bytes of what a .gz file holds that are looked at."""
 
 
 def search_path() -> list[Path]:
-    """Return the folders that are searched, in order: $STEADEQ_DATA, ./data, the user's cache."""
-    return [*_chosen(), Path("data"), _cache()]
+    """Return the folders that are searched, in order: $STEADEQ_DATA, ./data, the user's cache if there is a home."""
+    return [*_chosen(), Path("data"), *_cache()]
 
 
 def download_folder() -> Path:
     """Return where downloads go: $STEADEQ_DATA, or the user's cache, which is found from every working folder."""
-    return [*_chosen(), _cache()][0]
+    chosen = _chosen()
+    return chosen[0] if chosen else cache_folder()
+
+
+def cache_folder() -> Path:
+    """Return the user's cache."""
+    folders = _cache()
+    if not folders:
+        raise InputError("You have no home folder: set XDG_CACHE_HOME to a folder where data may be kept.")
+    return folders[0]
 
 
 def find(*names: str, elsewhere: Sequence[Path] = ()) -> Path | None:
     """Return where the first of some files or folders is: on the search path, or one of the paths elsewhere."""
     places = [folder / name for folder in search_path() for name in names]
-    return next((place for place in [*places, *elsewhere] if place.exists()), None)
+    return next((place for place in [*places, *elsewhere] if is_there(place)), None)
 
 
 def require(dataset: str, *names: str, elsewhere: Sequence[Path] = ()) -> Path:
@@ -47,7 +60,7 @@ def require(dataset: str, *names: str, elsewhere: Sequence[Path] = ()) -> Path:
 def plain_or_packed(path: Path) -> Path:
     """Return the path of a file with .gz behind its name if there is such a file, and its own otherwise."""
     packed = path.with_name(f"{path.name}.gz")
-    return packed if packed.exists() else path
+    return packed if is_there(packed) else path
 
 
 def md5(path: Path, *, unpacked: bool = False) -> str:
@@ -58,11 +71,13 @@ def md5(path: Path, *, unpacked: bool = False) -> str:
 def digest_of(path: Path, digest: Any, *, unpacked: bool = False) -> str:
     """Return what a fresh object of `hashlib` makes of a file, or of what a .gz file holds, block by block."""
     try:
-        with gzip.open(path) if unpacked else path.open("rb") as file:
+        with open_plain(path) as plain, gzip.open(plain) if unpacked else plain as file:
             while block := file.read(1 << 20):
                 digest.update(block)
+                if unpacked and file.tell() > _MAX_UNPACKED:
+                    raise InputError(f"{path} is refused: it unpacks to more than {_MAX_UNPACKED:,} bytes.")
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or one_line(error)}.") from error
     return digest.hexdigest()
 
 
@@ -74,7 +89,7 @@ def verify(folder: Path, expected: Mapping[str, str]) -> None:
     missing, different = [], []
     for name, checksum in expected.items():
         path = plain_or_packed(folder / name)
-        if not path.exists():
+        if not is_there(path):
             missing.append(name)
         elif md5(path, unpacked=path.name != name) != checksum:
             different.append(path.name)
@@ -91,5 +106,10 @@ def _chosen() -> list[Path]:
     return [Path(os.environ["STEADEQ_DATA"])] if os.environ.get("STEADEQ_DATA") else []
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "steadeq"
+def _cache() -> list[Path]:
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return [Path(chosen or Path.home() / ".cache") / "steadeq"]
+    except RuntimeError:
+        # No HOME, and a user whom the system does not know, as in some containers.
+        return []

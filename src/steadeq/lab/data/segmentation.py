@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..tasks import IGNORED
 from .augmentation import normalize
 from .dataset import AbstractDataset, digest
-from .images import MEAN, STD, decode, decode_rgb, draw_seeds, require_pillow, to_tensor
+from .images import MAX_SIDE, MEAN, STD, decode, decode_rgb, draw_seeds, require_pillow, to_tensor
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int]
 """Height and width."""
+_MAX_SCALE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +40,12 @@ class SegmentationTransform:
     """Height and width to which images and labels are resized for evaluation; None leaves them whole."""
 
     def __post_init__(self) -> None:
-        if min(self.crop) < 1 or (self.evaluation_size is not None and min(self.evaluation_size) < 1):
-            raise ValueError(f"crop {self.crop} and evaluation_size {self.evaluation_size} must be positive.")
-        if not 0 < self.scale[0] <= self.scale[1]:
-            raise ValueError(f"scale is {self.scale}; it must be positive and in order.")
+        for name in ("crop", "evaluation_size"):
+            size = getattr(self, name)
+            if size is not None and not 1 <= min(size) <= max(size) <= MAX_SIDE:
+                raise ValueError(f"{name} is {size}; both must be at least 1 and at most {MAX_SIDE}.")
+        if not 0 < self.scale[0] <= self.scale[1] <= _MAX_SCALE:
+            raise ValueError(f"scale is {self.scale}; it must be positive, in order, and at most {_MAX_SCALE}.")
 
     def __call__(self, image: Image.Image, labels: Image.Image, seed: int | None) -> tuple[Image.Image, Image.Image]:
         if seed is not None:
@@ -88,6 +91,8 @@ class SegmentationPairs(AbstractDataset):
         workers: Workers | int = 0,
     ) -> None:
         require_pillow()
+        if len(mapping) != 256 or not all(label is None or 0 <= label <= 255 for label in mapping):
+            raise ValueError("mapping must have a class from 0 to 255, or None, for each of the 256 bytes.")
         self.pairs, self.transform = list(pairs), transform
         self.workers = Workers(workers) if isinstance(workers, int) else workers
         self._table = bytes(IGNORED if label is None else label for label in mapping)

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..._internal.validation import check_count
 from ..tasks import Segmentation
 from .augmentation import Preparation
-from .dataset import AbstractDataConfig, InMemory, Splits, check_seed
+from .dataset import AbstractDataConfig, InMemory, Splits, check_limited, check_seed
 
 CLASSES = ("background", "disk", "square", "triangle")
 """The classes of pixels, in the order of their labels."""
@@ -20,7 +19,10 @@ MAX_SHAPES = 3
 """The most shapes of an image, where a later one may cover others; there is at least one."""
 _MEAN, _STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 _CHUNK = 500
-"""Number of images that are drawn at once, to bound the memory."""
+"""The most images that are drawn at once, to bound the memory; large ones are fewer."""
+_MAX_PIXELS = 1 << 28
+"""The most pixels of a split, of 3 GB with their labels."""
+_MAX_SIZE = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +50,9 @@ class Shapes(AbstractDataConfig):
     """Seed of the images; images to train on, to validate and to test on always differ."""
 
     def __post_init__(self) -> None:
+        check_limited("size", self.size, minimum=8, maximum=_MAX_SIZE)
         for name in ("num_train", "num_validation", "num_test"):
-            check_count(name, getattr(self, name))
-        check_count("size", self.size, minimum=8)
+            check_limited(name, getattr(self, name), maximum=_MAX_PIXELS // self.size**2)
         check_seed("seed", self.seed)
 
     def load(self) -> Splits:
@@ -60,7 +62,8 @@ class Shapes(AbstractDataConfig):
         return Splits(train=train, validation=validation, test=test)
 
     def _draw_split(self, count: int, generator: torch.Generator) -> InMemory:
-        chunks = [min(_CHUNK, count - begin) for begin in range(0, count, _CHUNK)]
+        most = min(_CHUNK, (1 << 22) // self.size**2)
+        chunks = [min(most, count - begin) for begin in range(0, count, most)]
         images, labels = zip(*(draw(chunk, size=self.size, generator=generator) for chunk in chunks), strict=True)
         return InMemory(inputs=torch.cat(images), targets=torch.cat(labels), prepare=Preparation(mean=_MEAN, std=_STD))
 

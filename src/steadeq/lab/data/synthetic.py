@@ -63,6 +63,10 @@ class Synthetic(AbstractDataConfig):
         check_choice("variant", self.variant, get_args(Variant))
         check_not_negative("noise", self.noise)
         check_positive("radius", self.radius)
+        for name in ("noise", "radius"):
+            # Its cube is still a number of float32.
+            if getattr(self, name) > 1e6:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at most 1e6.")
         check_seed("seed", self.seed)
 
     def load(self) -> Splits:

@@ -1,13 +1,14 @@
 """Texts as numbers, kept in the user's cache and mapped into memory, so that only what is read takes up memory.
 
-A file of the cache belongs to the path of a text. It begins with what it was made from, and is made anew when that is
-no longer what the text and the vocabulary are, or when it is damaged.
+A file of the cache belongs to the path of a text. It begins with what it was made from and with a digest of what
+follows. It is made anew when the text or the vocabulary is no longer what it was made from, or when it is damaged.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import sys
 from array import array
@@ -20,10 +21,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .locations import digest_of, search_path
+from .locations import cache_folder, digest_of
+from .plain_files import open_plain, read_plain
 from .vocabulary import Vocabulary, read_lines
 
-_FORMAT = 1
+_FORMAT = 2
 _HEADER = 1024
 """Number of bytes before the first token, a multiple of the size of a token."""
 _CHUNK = 1 << 20
@@ -34,7 +36,8 @@ def load_vocabulary(text: Path) -> Vocabulary:
     """Return the vocabulary of a text, from the cache if it is there."""
     source = _source(text)
     path = _place(text, "vocabulary")
-    cached = _read_vocabulary(path, source)
+    # Each of its tokens is a word of the text.
+    cached = _read_vocabulary(path, source, max_bytes=text.stat().st_size + _HEADER)
     if cached is not None:
         return cached
     vocabulary = Vocabulary.of_lines(read_lines(text))
@@ -51,16 +54,25 @@ def load_tokens(text: Path, vocabulary: Vocabulary) -> Tensor:
     """
     source = {**_source(text), "vocabulary": vocabulary.digest(), "byteorder": sys.byteorder}
     path = _place(text, "tokens")
-    num_tokens = _count_tokens(path, source)
-    if num_tokens is None:
-        num_tokens = _encode(text, vocabulary, path, source)
-    skipped = _HEADER // torch.int32.itemsize
-    mapped = torch.from_file(str(path), shared=False, size=skipped + num_tokens, dtype=torch.int32)
-    return mapped[skipped:]
+    # A word has at least a byte, and so has the end of a line, but for the last one.
+    max_bytes = _HEADER + torch.int32.itemsize * (text.stat().st_size + 1)
+    tokens = _map_tokens(path, source, max_bytes=max_bytes)
+    if tokens is None:
+        _encode(text, vocabulary, path, source)
+        tokens = _map_tokens(path, source, max_bytes=max_bytes)
+    if tokens is None:
+        raise InputError(f"{path} is damaged as soon as it is written: set XDG_CACHE_HOME to a folder on another disk.")
+    return tokens
 
 
-def _encode(text: Path, vocabulary: Vocabulary, path: Path, source: dict[str, Any]) -> int:
-    """Write the tokens of a text and return their number."""
+def _encode(text: Path, vocabulary: Vocabulary, path: Path, source: dict[str, Any]) -> None:
+    """Write the tokens of a text."""
+    digest = _new_digest()
+
+    def write(chunk: array[int]) -> None:
+        digest.update(chunk)
+        chunk.tofile(file)
+
     with _replacing(path) as file:
         file.write(bytes(_HEADER))
         chunk = array("i")
@@ -68,48 +80,54 @@ def _encode(text: Path, vocabulary: Vocabulary, path: Path, source: dict[str, An
             chunk.extend(vocabulary.encode(words))
             chunk.append(vocabulary.eos)
             if len(chunk) >= _CHUNK:
-                chunk.tofile(file)
+                write(chunk)
                 chunk = array("i")
-        chunk.tofile(file)
-        num_tokens = (file.tell() - _HEADER) // torch.int32.itemsize
+        write(chunk)
         file.seek(0)
-        file.write(json.dumps({**source, "num_tokens": num_tokens}).encode().ljust(_HEADER))
-    return num_tokens
+        file.write(json.dumps({**source, "tokens": digest.hexdigest()}).encode().ljust(_HEADER))
 
 
-def _count_tokens(path: Path, source: dict[str, Any]) -> int | None:
-    """Return how many tokens a file has, or None if it is not there, damaged, or not made from this source."""
+def _map_tokens(path: Path, source: dict[str, Any], *, max_bytes: int) -> Tensor | None:
+    """Return the tokens in a file, or None if it is not there, damaged, or not made from this source."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path, max_bytes=max_bytes) as file:
             header = json.loads(file.read(_HEADER))
-            size = os.fstat(file.fileno()).st_size
-    except (OSError, ValueError):
+            # Changes are not written back.
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        tokens = torch.frombuffer(mapped, dtype=torch.int32, offset=_HEADER)
+    except (OSError, ValueError, RecursionError):
         return None
-    num_tokens, rest = divmod(size - _HEADER, torch.int32.itemsize)
-    return num_tokens if not rest and header == {**source, "num_tokens": num_tokens} else None
+    digest = _new_digest()
+    with memoryview(mapped)[_HEADER:] as body:
+        digest.update(body)
+    return tokens if header == {**source, "tokens": digest.hexdigest()} else None
 
 
-def _read_vocabulary(path: Path, source: dict[str, Any]) -> Vocabulary | None:
+def _read_vocabulary(path: Path, source: dict[str, Any], *, max_bytes: int) -> Vocabulary | None:
     """Return the vocabulary in a file, or None if it is not there, damaged, or not made from this source."""
     try:
-        first, *tokens = path.read_bytes().decode().split("\n")
+        first, *tokens = read_plain(path, max_bytes=max_bytes).decode().split("\n")
         vocabulary = Vocabulary(tokens)
         header = json.loads(first)
-    except (OSError, ValueError):
+    except (ValueError, RecursionError):
         return None
     return vocabulary if header == {**source, "vocabulary": vocabulary.digest()} else None
 
 
 def _source(text: Path) -> dict[str, Any]:
     """Return what tells the content of a text from any other; times and sizes are not to be relied on."""
-    return {"format": _FORMAT, "text": digest_of(text, hashlib.blake2b(digest_size=16))}
+    return {"format": _FORMAT, "text": digest_of(text, _new_digest())}
+
+
+def _new_digest() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=16)
 
 
 def _place(text: Path, kind: str) -> Path:
     whole = text.resolve()
     name = hashlib.blake2b(os.fsencode(whole), digest_size=8).hexdigest()
-    # The last folder of the search path is the user's cache.
-    return search_path()[-1] / "text" / f"{whole.parent.name}-{whole.name}-{name}.{kind}"
+    # The names are for people, and names of files may not be longer than 255 bytes.
+    return cache_folder() / "text" / f"{whole.parent.name[:40]}-{whole.name[:40]}-{name}.{kind}"
 
 
 @contextmanager
@@ -118,8 +136,10 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Not through a link or into a pipe that somebody put there.
+        partial.unlink(missing_ok=True)
         try:
-            with partial.open("wb") as file:
+            with partial.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

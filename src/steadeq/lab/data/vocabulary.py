@@ -9,11 +9,16 @@ from itertools import repeat
 from pathlib import Path
 
 from ..errors import InputError
+from .plain_files import open_plain
 
 EOS = "<eos>"
 """Stands at the end of each line."""
 UNKNOWN = "<unk>"
 """Stands for all tokens that are not in the vocabulary."""
+MAX_TOKENS = 2_000_000
+"""The most tokens of a vocabulary that is made of a text; WikiText-103 has 267,735."""
+MAX_LINE = 1 << 20
+"""The most bytes of a line of a text."""
 
 
 class Vocabulary:
@@ -55,6 +60,10 @@ class Vocabulary:
         counts: Counter[str] = Counter()
         for line in lines:
             counts.update(line)
+            if len(counts) > MAX_TOKENS:
+                raise InputError(
+                    f"The text has more than {MAX_TOKENS:,} different words: put {UNKNOWN} in the place of rare ones."
+                )
         counts.setdefault(UNKNOWN, 0)
         del counts[EOS]
         return cls([EOS, *(word for word, _ in counts.most_common())])
@@ -82,8 +91,12 @@ def read_lines(path: Path) -> Iterator[list[str]]:
     """Yield the words of each line of a text, what is between white space, without ever holding all of it."""
     is_empty = True
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with open_plain(path) as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
+                if len(line) > MAX_LINE:
+                    raise InputError(f"{path} is no text: line {number} has more than {MAX_LINE:,} bytes.")
+                if b"\0" in line:
+                    raise InputError(f"{path} is no UTF-8 text: line {number} has a zero byte.")
                 try:
                     words = line.decode().split()
                 except UnicodeDecodeError as error:

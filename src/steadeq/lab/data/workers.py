@@ -14,11 +14,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..._internal.validation import check_count
 from ..errors import RunError
 from ..signals import interrupts_held_back, leave_interrupts_to_parent
+from .dataset import check_limited
 
 R = TypeVar("R")
+
+_MAX_WORKERS = 512
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class Workers:
     """
 
     def __init__(self, num_workers: int = 0) -> None:
-        check_count("num_workers", num_workers, minimum=0)
+        check_workers(num_workers)
         self.num_workers = num_workers
         self._executor: ProcessPoolExecutor | None = None
         self._has_worked = False
@@ -77,6 +79,11 @@ class Workers:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"num_workers": self.num_workers, "_executor": None, "_has_worked": False}
+
+
+def check_workers(num_workers: int) -> None:
+    """Refuse a number of processes that no machine has a use for."""
+    check_limited("num_workers", num_workers, minimum=0, maximum=_MAX_WORKERS)
 
 
 def _begin() -> None:
