@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from . import solvers as solvers
     from ._fixed_point import fixed_point
     from .adjoints import AbstractAdjoint, Implicit, OneStep, Phantom, Reversible, Shine, Unrolled
+    from .diagnosis import Diagnosis, Verdict, diagnose
     from .equilibrium import (
         ConvergenceError,
         ConvergenceWarning,
@@ -37,11 +38,16 @@ if TYPE_CHECKING:
         JacobianRegularizer,
         Linear,
         OperatorNormRegularizer,
+        PrecisionWarning,
+        ResidualRegularizer,
+        SpectralRegularizer,
         StopAfter,
         frobenius_norm,
         jacobian_penalty,
         operator_norm,
         operator_norm_penalty,
+        residual_penalty,
+        spectral_penalty,
         spectral_radius,
     )
     from .lab.loading import load_model
@@ -55,6 +61,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "_fixed_point": ("fixed_point",),
     "adjoints": ("AbstractAdjoint", "Implicit", "OneStep", "Phantom", "Reversible", "Shine", "Unrolled"),
+    "diagnosis": ("Diagnosis", "Verdict", "diagnose"),
     "equilibrium": (
         "ConvergenceError",
         "ConvergenceWarning",
@@ -73,11 +80,16 @@ _HOMES = {
         "JacobianRegularizer",
         "Linear",
         "OperatorNormRegularizer",
+        "PrecisionWarning",
+        "ResidualRegularizer",
+        "SpectralRegularizer",
         "StopAfter",
         "frobenius_norm",
         "jacobian_penalty",
         "operator_norm",
         "operator_norm_penalty",
+        "residual_penalty",
+        "spectral_penalty",
         "spectral_radius",
     ),
     "lab.loading": ("load_model",),

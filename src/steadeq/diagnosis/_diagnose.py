@@ -1,0 +1,296 @@
+"""Iterating a block and watching what happens."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._internal.autocast import state_layout, under_autocast, without_autocast
+from .._internal.linearization import first_positive, root_mean_square
+from .._internal.trees import Layout, check_inputs, leaves, map_tensors
+from .._internal.unsupported import outside_of_graphs, refuse_vmap
+from .._internal.validation import check_count
+from ..equilibrium import Equilibrium
+from ..jacobian import Estimate, spectral_radius
+from ..jacobian._products import Probes
+from ..solvers._loop import Evaluator
+from .result import NEGLIGIBLE, Diagnosis
+from .verdict import MAX_PERIOD, NUM_KEPT, judge
+
+
+@outside_of_graphs
+def diagnose(
+    f: Callable[..., Any],
+    z0: Any,
+    *inputs: Any,
+    max_evals: int = 256,
+    training_depth: int | None = None,
+    metric: Callable[[Any], Any] | None = None,
+    max_products: int = 60,
+    generator: torch.Generator | None = None,
+) -> Diagnosis:
+    """Tell whether it is safe to iterate z = f(z, *inputs), without training or changing anything.
+
+    f is any block that maps a state to a state of the same shape: a looped or recursive block, or the cell of a DEQ. It
+    is iterated as it is, in the mode it is in. Nothing is left behind: no gradients, torch's random state, and the
+    buffers of the modules that f is, is a method of or refers to are put back.
+
+    The cost, in evaluations of f on the whole batch: `max_evals` from z0, as many from each other start (zeros, unless
+    z0 is that, and Gaussian noise), as many with the inputs of other samples, and 4 for the precision of f and its
+    graph; at most `max_products` products with its Jacobian; and `max_evals` + 1 evaluations of the metric. So about
+    3 or 4 times `max_evals`, and less if every state stops moving. At most 33 states are held at a time.
+
+    Args:
+        f: The block, called as f(z, *inputs).
+        z0: State to start from: a floating-point tensor, or a nested tuple, list or dict of them; dim 0 is the batch.
+        *inputs: What f takes after the state, batched along dim 0: tensors, or nested structures of them.
+        max_evals: Number of evaluations to iterate for, at least 16: several times the depth that you want to use, as
+            no cycle is seen, nor any slow drift, before it has gone around a few times.
+        training_depth: Number of evaluations that the block was trained with, if you want to know what happens beyond.
+        metric: Maps a state to a score of each sample, (B,), or of the whole batch, a scalar; higher is better.
+        max_products: The most products with the Jacobian to spend on the spectral radius; 0 leaves it out.
+        generator: Source of the Gaussian start and of probes; torch's own by default.
+
+    Returns:
+        What was found; `print` says it in words, and what to do about it.
+
+    Raises:
+        ValueError: An argument is out of range, or the metric returns something of another shape.
+
+    Example:
+        >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+        >>> diagnosis = diagnose(lambda z: z @ turn.T, torch.tensor([[1.0, 0.0]]))
+        >>> diagnosis.verdicts, diagnosis.period.tolist()
+        ([<Verdict.CYCLES: 1>], [4])
+    """
+    check_count("max_evals", max_evals, minimum=16)
+    check_count("max_products", max_products, minimum=0)
+    if training_depth is not None:
+        check_count("training_depth", training_depth)
+        if training_depth > max_evals:
+            raise ValueError(
+                f"training_depth is {training_depth}; it must be at most max_evals ({max_evals}): raise that, as what "
+                "happens beyond the training depth is the question."
+            )
+    refuse_vmap(leaves((z0, inputs)))
+    layout = state_layout(z0)
+    check_inputs(inputs, layout.batch_size)
+    block = _Counted(under_autocast(f, layout))
+    devices = [] if layout.device.type == "cpu" else [layout.device]
+    device_type = layout.device.type if devices else "cuda"
+    with torch.random.fork_rng(devices, device_type=device_type), _unchanged_buffers(f, metric):
+        with torch.no_grad(), without_autocast(layout):
+            start = layout.pack(map_tensors(Tensor.detach, z0))
+            score = None if metric is None else under_autocast(metric, layout)
+            trajectory = _Trajectory(block, layout, inputs, start, max_evals, score)
+            end = trajectory.end
+            # Of the start too, as the end may be zero.
+            size = torch.maximum(torch.linalg.vector_norm(start, dim=1), torch.linalg.vector_norm(end, dim=1))
+            noise, is_random = _noise(block, layout, inputs, end, generator)
+            ends = {
+                name: _iterate(block, layout, inputs, other, max_evals)
+                for name, other in _other_starts(layout, start, end, generator).items()
+            }
+            input_effect = None
+            if layout.batch_size > 1 and any(isinstance(leaf, Tensor) for leaf in leaves(inputs)):
+                others = map_tensors(lambda leaf: leaf.roll(1, 0), inputs)
+                input_effect = _distance(_iterate(block, layout, others, start, max_evals), end, size)
+        z = layout.unpack(end.clone())
+        radius, reason = _radius(block, z, inputs, max_products, generator)
+    findings = [
+        judge(steps, sizes, returns, floor=float(floor), eps=layout.eps)
+        for steps, sizes, returns, floor in zip(*trajectory.measures, noise.cpu().double(), strict=True)
+    ]
+    is_same = torch.stack([_distance(other, end, size) < NEGLIGIBLE for other in ends.values()]).all(dim=0)
+    cosine = torch.stack([torch.cosine_similarity(other, end, dim=1) for other in ends.values()])
+    return Diagnosis(
+        residual=trajectory.residual,
+        metric=trajectory.metric,
+        verdict=torch.tensor([finding.verdict for finding in findings]),
+        is_certain=torch.tensor([finding.is_certain for finding in findings]),
+        rate=torch.tensor([finding.rate for finding in findings]),
+        period=torch.tensor([finding.period for finding in findings]),
+        radius=radius,
+        radius_missing=reason,
+        starts=tuple(ends),
+        is_path_independent=is_same,
+        cosine=cosine.amin(dim=0).cpu(),
+        movement=_distance(start, end, size),
+        movement_after_one=_distance(trajectory.first, end, size),
+        input_effect=input_effect,
+        is_random=is_random,
+        training_depth=training_depth,
+        num_evals=block.num_evals,
+        z=z,
+    )
+
+
+class _Counted:
+    """A map that counts its evaluations."""
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self._f, self.num_evals = f, 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.num_evals += 1
+        return self._f(*arguments)
+
+
+class _Trajectory:
+    """The states z0, f(z0), ..., of which only measures and the latest are kept."""
+
+    def __init__(
+        self,
+        block: _Counted,
+        layout: Layout,
+        inputs: tuple[Any, ...],
+        start: Tensor,
+        max_evals: int,
+        metric: Callable[[Any], Any] | None,
+    ) -> None:
+        latest = deque([start], maxlen=NUM_KEPT)
+        steps, sizes, scores = [], [], [] if metric is None else [_score(metric, layout, start)]
+        self.first = self.end = start
+        """The states after one evaluation and after all."""
+        for fz, step, size in _steps(block, layout, inputs, start, max_evals):
+            self.first = self.first if steps else fz
+            self.end = fz
+            latest.append(fz)
+            steps.append(step)
+            sizes.append(size)
+            if metric is not None:
+                scores.append(_score(metric, layout, fz))
+        # What stopped moving stays as it is.
+        missing = max_evals - len(steps)
+        step, size = (torch.stack(rows + rows[-1:] * missing).cpu().double() for rows in (steps, sizes))
+        self.measures = step.T, size.T, _returns(latest)
+        """Steps, sizes and returns as `judge` takes them, with the samples along dim 0."""
+        self.residual = torch.where(step == 0, 0, step / size).nan_to_num(math.inf, math.inf)
+        """(evaluations, B) relative residuals."""
+        self.metric = torch.stack(scores + scores[-1:] * missing).cpu() if scores else None
+        """(evaluations + 1, B or 1) scores."""
+
+
+def _returns(latest: deque[Tensor]) -> Tensor:
+    """Return the (B, periods, shifts) distances between latest states that are 1, 2, ... evaluations apart."""
+    num_periods = min(MAX_PERIOD, (len(latest) - 1) // 2)
+    num_shifts = len(latest) - num_periods
+    rows = [
+        torch.linalg.vector_norm(latest[-1 - shift] - latest[-1 - shift - period], dim=1)
+        for period in range(1, num_periods + 1)
+        for shift in range(num_shifts)
+    ]
+    return torch.stack(rows, dim=1).cpu().double().unflatten(1, (num_periods, num_shifts))
+
+
+def _steps(
+    block: _Counted, layout: Layout, inputs: tuple[Any, ...], z: Tensor, max_evals: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Iterate, and yield each image with the (B,) norms of its step and of itself, until nothing moves any more."""
+    evaluate = Evaluator(block, layout, inputs, compact=False)
+    for index in range(max_evals):
+        seen, fz = evaluate(z)
+        step = torch.linalg.vector_norm(fz - seen, dim=1)
+        yield fz, step, torch.linalg.vector_norm(fz, dim=1)
+        # Now and then, as asking makes the device wait.
+        if index % 16 == 15 and bool(((step == 0) | ~step.isfinite()).all()):
+            return
+        z = fz
+
+
+def _iterate(block: _Counted, layout: Layout, inputs: tuple[Any, ...], z: Tensor, max_evals: int) -> Tensor:
+    """Return the state in which iterating ends."""
+    end = z
+    for image, _, _ in _steps(block, layout, inputs, z, max_evals):
+        end = image
+    return end
+
+
+def _score(metric: Callable[[Any], Any], layout: Layout, z: Tensor) -> Tensor:
+    score = torch.as_tensor(metric(layout.unpack(z)), device=z.device).detach()
+    if score.shape not in ((), (layout.batch_size,)):
+        raise ValueError(
+            f"metric returned a tensor of shape {tuple(score.shape)}; it must be a score of each sample, of shape "
+            f"({layout.batch_size},), or a scalar."
+        )
+    return score.double().reshape(-1)
+
+
+def _noise(
+    block: _Counted, layout: Layout, inputs: tuple[Any, ...], z: Tensor, generator: torch.Generator | None
+) -> tuple[Tensor, bool]:
+    """Return the (B,) step that rounding explains at a state, and whether f is random between evaluations."""
+    evaluate = Evaluator(block, layout, inputs, compact=False)
+    nudge = layout.eps * Probes(z, 1, "rademacher", generator).draw()
+    image, again, moved = (evaluate(point)[1].clone() for point in (z, z, z * (1 + nudge)))
+    size = torch.linalg.vector_norm(image, dim=1)
+    # NaN, which samples have that are not finite, exceeds nothing.
+    is_random = torch.linalg.vector_norm(again - image, dim=1) > math.sqrt(layout.eps) * size
+    change = torch.linalg.vector_norm(moved - image, dim=1).where(~is_random, 0)
+    return 2 * (change + layout.eps * size), bool(is_random.any())
+
+
+def _other_starts(layout: Layout, start: Tensor, end: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+    """Return starts by name: zeros, unless that is the given start, and noise of the scale of each leaf."""
+    starts = {"zeros": torch.zeros_like(start)} if bool(start.any()) else {}
+    pairs = zip(layout.split(start), layout.split(end), strict=True)
+    sizes = [first_positive(root_mean_square(a).maximum(root_mean_square(b)).nan_to_num(0, 0, 0)) for a, b in pairs]
+    scale = torch.cat([size.expand(-1, dim) for size, dim in zip(sizes, layout.sizes, strict=True)], dim=1)
+    return starts | {"Gaussian noise": scale * Probes(end, 1, "gaussian", generator).draw()}
+
+
+def _distance(a: Tensor, b: Tensor, size: Tensor) -> Tensor:
+    """Return the (B,) distances of rows in units of a size; infinite where they are not finite."""
+    distance = torch.linalg.vector_norm(a - b, dim=1)
+    return torch.where(distance == 0, 0, distance / size).nan_to_num(math.inf, math.inf).cpu()
+
+
+def _radius(
+    block: _Counted, z: Any, inputs: tuple[Any, ...], max_products: int, generator: torch.Generator | None
+) -> tuple[Estimate | None, str]:
+    """Return the spectral radius at a state, or None and a sentence that says why there is none."""
+    if max_products == 0:
+        return None, "The spectral radius was left out."
+    try:
+        estimate = spectral_radius(
+            Equilibrium.at(block, z, *inputs), max_products=max_products, memory=NUM_KEPT, generator=generator
+        )
+    except RuntimeError as error:
+        return None, f"The spectral radius is unknown, as f could not be differentiated: {str(error).splitlines()[0]}"
+    return (
+        Estimate(value=estimate.value.cpu(), error=estimate.error.cpu(), num_products=estimate.num_products),
+        "",
+    )
+
+
+@contextlib.contextmanager
+def _unchanged_buffers(*functions: Callable[..., Any] | None) -> Iterator[None]:
+    """Put back what functions write to the buffers of their modules, as batch norm in training mode does."""
+    owners: list[Any] = []
+    for function in functions:
+        owners += [function, getattr(function, "__self__", None)]
+        if inspect.isfunction(function) or inspect.ismethod(function):
+            variables = inspect.getclosurevars(function)
+            owners += [*variables.nonlocals.values(), *variables.globals.values()]
+    modules = [module for owner in owners if isinstance(owner, nn.Module) for module in owner.modules()]
+    saved = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in modules
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        for module, name, buffer, before in saved:
+            module._buffers[name] = buffer
+            if not torch.equal(buffer, before):
+                with torch.no_grad():
+                    buffer.copy_(before)

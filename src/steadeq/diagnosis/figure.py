@@ -1,0 +1,90 @@
+"""The figure of a diagnosis. This file needs matplotlib, and is imported when a figure is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from torch import Tensor
+
+from .result import PHRASES
+from .verdict import Verdict
+
+if TYPE_CHECKING:
+    from .result import Diagnosis
+
+_COLORS = {
+    Verdict.CONVERGES: "#2a78d6",
+    Verdict.CYCLES: "#8b7a12",
+    Verdict.DRIFTS: "#d1620f",
+    Verdict.DIVERGES: "#c2509b",
+}
+_DEPTH = {"color": "#7d8691", "linewidth": 1.2, "linestyle": (0, (3, 2))}
+
+
+def draw(diagnosis: Diagnosis) -> Figure:
+    """Return the figure; see `Diagnosis.plot`."""
+    num_panels = 1 if diagnosis.metric is None else 2
+    figure = Figure(figsize=(5.6, 0.6 + 2.7 * num_panels), layout="constrained")
+    axes = figure.add_subplot(num_panels, 1, 1, ylabel="relative residual", yscale="log")
+    _draw_residual(axes, diagnosis.residual, diagnosis.verdicts)
+    if diagnosis.metric is not None:
+        _draw_metric(figure.add_subplot(num_panels, 1, 2, ylabel="metric"), diagnosis.metric, diagnosis.verdict)
+    for axes in figure.axes:
+        if diagnosis.training_depth is not None:
+            axes.axvline(diagnosis.training_depth, **_DEPTH)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(LogLocator(base=2, numticks=12))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.15)
+    figure.axes[-1].set_xlabel("evaluations")
+    _add_legend(figure, diagnosis)
+    return figure
+
+
+def _draw_residual(axes: Axes, residual: Tensor, verdicts: list[Verdict]) -> None:
+    """Draw a thin line for each sample and the median over them; what is not finite leaves a gap."""
+    # Zero has no logarithm: it lies where the smallest of the others does.
+    positive = residual[residual > 0]
+    residual = residual.clamp(min=float(positive.min()) if positive.numel() else 1e-16)
+    for row, verdict in zip(_finite(residual).T, verdicts, strict=True):
+        _draw_line(axes, row, color=_COLORS[verdict], linewidth=0.7, alpha=0.35)
+    _draw_line(axes, _finite(residual.median(dim=1).values), color="black", linewidth=1.8)
+
+
+def _draw_metric(axes: Axes, metric: Tensor, verdict: Tensor) -> None:
+    """Draw the mean over the samples of each verdict and over all; single samples may be just right or wrong."""
+    # The start took no evaluations, for which there is no place on the axis.
+    metric = metric[1:]
+    if metric.shape[1] > 1:
+        for value in verdict.unique():
+            mean = metric[:, verdict == value].mean(dim=1)
+            _draw_line(axes, _finite(mean), color=_COLORS[Verdict(int(value))], linewidth=1)
+    _draw_line(axes, _finite(metric.mean(dim=1)), color="black", linewidth=1.8)
+
+
+def _draw_line(axes: Axes, values: Tensor, *, color: str, linewidth: float, alpha: float = 1) -> None:
+    axes.plot(range(1, len(values) + 1), values.tolist(), color=color, linewidth=linewidth, alpha=alpha)
+
+
+def _finite(values: Tensor) -> Tensor:
+    return values.where(values.isfinite(), torch.nan)
+
+
+def _add_legend(figure: Figure, diagnosis: Diagnosis) -> None:
+    handles = []
+    for verdict, color in _COLORS.items():
+        count = diagnosis.verdicts.count(verdict)
+        if count:
+            handles.append(Line2D([], [], color=color, label=f"{count} {PHRASES[verdict][count > 1]}"))
+    label = "median" if diagnosis.metric is None else "median, mean of the metric"
+    handles.append(Line2D([], [], color="black", linewidth=1.8, label=label))
+    if diagnosis.training_depth is not None:
+        handles.append(Line2D([], [], label="training depth", **_DEPTH))
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(3, len(handles)), frameon=False, fontsize=9)

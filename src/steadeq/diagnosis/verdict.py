@@ -1,0 +1,176 @@
+"""What becomes of a sample that is iterated: told from the sizes of its steps and from its latest states.
+
+Near a fixed point steps shrink, or grow, by a factor each evaluation, so that their logarithm is a straight line. What
+has to be told from a slow fall of that kind: steps that shrink ever more slowly (a drift like the harmonic series, or a
+cycle that is being approached), rounding, and the ups and downs of complex eigenvalues and of chaos. So the line is
+fitted to averages over blocks of evaluations, its slope counts only if it stands out from their scatter, and the slopes
+of the first and the second half are compared.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MAX_PERIOD = 16
+"""The longest cycle that is looked for."""
+NUM_KEPT = 2 * MAX_PERIOD + 1
+"""Number of latest states that this takes: every return is seen as often as the longest period has phases."""
+
+_NUM_BLOCKS = 8
+_SIGNIFICANT = 6
+"""Standard errors from which on a slope counts: one in a thousand by chance, at 8 blocks."""
+_STEADY = 0.85
+"""Least ratio of the late to the early slope of what falls or grows by a factor; 0.71 for any power of the depth."""
+_SUMMABLE = 1.2
+"""Power of one over the depth from which on steps add up to something finite; 1 and a margin."""
+_FALL = 0.01
+"""Ratio of steps, or of states, that is more than a trend."""
+_ACCUMULATED = 30
+"""How many times the rounding error of one step it may become over many."""
+_RETURN = 0.02
+"""Largest distance of a return, in sizes of the cycle."""
+
+
+class Verdict(enum.IntEnum):
+    """What becomes of a sample that is iterated; `message` says what to do about it."""
+
+    CONVERGES = 0
+    CYCLES = 1
+    DRIFTS = 2
+    DIVERGES = 3
+
+    @property
+    def message(self) -> str:
+        """One sentence: what happens, and what to try."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Verdict.CONVERGES: "The state approaches a fixed point: more iterations change less and less.",
+    Verdict.CYCLES: (
+        "The state returns to where it was every few evaluations, so that the result depends on where the loop stops: "
+        "damp the step, z = (1 - a) z + a f(z), or add SpectralRegularizer to the loss."
+    ),
+    Verdict.DRIFTS: (
+        "The state wanders and never settles, so that the result depends on where the loop stops: stop at the depth "
+        "that was trained, feed the input in at every step, end the block with a normalization, or add "
+        "SpectralRegularizer or ResidualRegularizer to the loss."
+    ),
+    Verdict.DIVERGES: (
+        "The state grows without bound or is no longer finite: iterate less, end the block with a normalization, damp "
+        "the step, or add JacobianRegularizer or SpectralRegularizer to the loss."
+    ),
+}
+
+
+class Finding(NamedTuple):
+    """What was found out about one sample; see the fields of `Diagnosis`."""
+
+    verdict: Verdict
+    is_certain: bool
+    rate: float
+    period: int = 0
+
+
+class _Trend(NamedTuple):
+    """A line through the logarithm of step sizes: its slope, standard error, and the slopes of its two halves."""
+
+    slope: float
+    error: float
+    early: float
+    late: float
+
+    def stands_out(self, least: float) -> bool:
+        """Return whether the slope is more than scatter, and at least as large as given."""
+        return abs(self.slope) > max(_SIGNIFICANT * self.error, least)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether steps go on to change by about the same factor."""
+        return self.late / self.early >= _STEADY if self.early * self.slope > 0 else self.late * self.slope > 0
+
+
+def judge(steps: Tensor, sizes: Tensor, returns: Tensor, *, floor: float, eps: float) -> Finding:
+    """Return what becomes of one sample.
+
+    Args:
+        steps: (evaluations,) norms ‖f(z) - z‖.
+        sizes: (evaluations,) norms ‖f(z)‖.
+        returns: (periods, shifts) distances between latest states that are 1, 2, ... evaluations apart.
+        floor: Step that rounding alone explains.
+        eps: Precision of the evaluations.
+    """
+    is_finite = steps.isfinite() & sizes.isfinite()
+    if not bool(is_finite.all()):
+        num_finite = int(is_finite.int().argmin())
+        return Finding(Verdict.DIVERGES, True, _rate(steps, num_finite))
+    num_evals = len(steps)
+    level, peak = float(steps[-max(1, num_evals // 8) :].median()), int(steps.argmax())
+    # Rounding errors add up where the map contracts slowly, and may end in a cycle of their own. It is told from others
+    # by how small it is, and by how far steps fell before.
+    if level <= floor or (level <= _ACCUMULATED * floor and level <= _FALL * float(steps[peak])):
+        num_loud = int((steps <= max(floor, 2 * level)).int().argmax())
+        return Finding(Verdict.CONVERGES, True, _rate(steps, num_loud))
+    middle = num_evals // 2
+    # Steps that grew for long before they fell are judged by their fall, if there is enough of it.
+    is_late_fall = middle < peak < num_evals - 16 and float(steps[-1]) < 0.1 * float(steps[peak])
+    trend = _fit(steps[peak if is_late_fall else middle :])
+    rate = math.exp(trend.slope)
+    # Rounding may change steps by eps each time; and what changes by less than 0.1% in all does not change.
+    least = max(eps, 1e-3 / num_evals)
+    if trend.stands_out(least):
+        # The middle of the late half.
+        power = -trend.late * 0.875 * num_evals
+        if trend.slope < 0 and (trend.is_steady or power > _SUMMABLE):
+            return Finding(Verdict.CONVERGES, float(steps[-1]) <= _FALL * float(steps[peak]), rate)
+        growth = float(sizes[-1].log() - sizes[middle].log())
+        # Steps that grow while the state does not may be on their way from one place to another.
+        is_outward = trend.slope > 0 and growth >= 0.25 * trend.slope * num_evals
+        if is_outward and (trend.is_steady or growth > math.log(4)):
+            return Finding(Verdict.DIVERGES, float(sizes[0]) <= _FALL * float(sizes[-1]), rate)
+        if trend.slope > 0 and trend.is_steady:
+            return Finding(Verdict.DRIFTS, False, rate)
+    for period in range(2, len(returns) + 1):
+        distance, amplitude = float(returns[period - 1].max()), float(returns[: period - 1].max())
+        if distance <= max(_RETURN * amplitude, floor):
+            return Finding(Verdict.CYCLES, distance <= max(0.1 * _RETURN * amplitude, floor), rate, period)
+    # Certain if there is no hint of a fall and, even at the edge of the error, it would take all of the evaluations
+    # again to fall to a third.
+    is_flat = abs(trend.slope) <= max(2 * trend.error, least)
+    return Finding(Verdict.DRIFTS, is_flat and abs(trend.slope) + 2 * trend.error < 1 / num_evals, rate)
+
+
+def _rate(steps: Tensor, num_loud: int) -> float:
+    """Return the factor by which steps changed before rounding, or NaN where there were none."""
+    if num_loud == 0:
+        return math.nan
+    if num_loud == 1:
+        return float(steps[1] / steps[0]) if len(steps) > 1 else math.nan
+    return math.exp(_fit(steps[min(num_loud // 2, num_loud - 2) : num_loud]).slope)
+
+
+def _fit(steps: Tensor) -> _Trend:
+    num_blocks = min(_NUM_BLOCKS, len(steps))
+    length = len(steps) // num_blocks
+    # Where a step is zero by chance, as small as it gets.
+    logs = steps[-num_blocks * length :].clamp(min=torch.finfo(steps.dtype).tiny).log().view(num_blocks, length)
+    means = torch.logsumexp(2 * logs, dim=1) / 2
+    position = length * torch.arange(num_blocks, dtype=steps.dtype)
+    slope, scatter = _line(position, means)
+    if num_blocks < 4:
+        return _Trend(slope, math.inf, slope, slope)
+    error = scatter / math.sqrt(num_blocks - 2) / float((position - position.mean()).norm())
+    half = num_blocks // 2
+    return _Trend(slope, error, *(_line(position[part], means[part])[0] for part in (slice(half), slice(half, None))))
+
+
+def _line(x: Tensor, y: Tensor) -> tuple[float, float]:
+    """Return the slope of the line through points, and the norm of what it leaves."""
+    x, y = x - x.mean(), y - y.mean()
+    slope = float(x @ y / (x @ x))
+    return slope, float((y - slope * x).norm())

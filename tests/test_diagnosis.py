@@ -1,0 +1,584 @@
+"""`diagnose` tells what becomes of an iteration, on maps whose fate is known."""
+
+import math
+import re
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import steadeq
+from steadeq import Anderson, Equilibrium, JacobianRegularizer, Verdict, diagnose, fixed_point, spectral_radius
+from steadeq.diagnosis.verdict import NUM_KEPT
+from steadeq.lab.data import Digits, read_samples
+from steadeq.models import ConvDEQ
+
+CONVERGES, CYCLES, DRIFTS, DIVERGES = Verdict
+
+
+def linear(matrix):
+    """Return z -> A z + x."""
+    return lambda z, x: z @ matrix.to(z).T + x
+
+
+def turn(degrees, factor=1.0):
+    angle = torch.tensor(math.radians(degrees), dtype=torch.float64)
+    return factor * torch.stack([torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])])
+
+
+def far_from_normal():
+    """A matrix of radius 0.9 whose powers grow a thousandfold before they fall."""
+    return 0.9 * torch.eye(6) + 0.5 * torch.diag(torch.ones(5), 1)
+
+
+# name: the map of z and x, the dimension, what becomes of it, and its period or rate.
+MAPS = {
+    "contraction": (linear(0.5 * turn(30)), 2, CONVERGES, 0.5),
+    "contraction that alternates": (linear(-0.999 * torch.eye(3)), 3, CONVERGES, 0.999),
+    "contraction so slow that it looks like drift": (linear(0.9999 * torch.eye(3)), 3, CONVERGES, 0.9999),
+    "slow spiral inwards": (linear(turn(90, 0.999)), 2, CONVERGES, 0.999),
+    "growth before convergence": (linear(far_from_normal()), 6, CONVERGES, None),
+    "several attractors": (lambda z, x: torch.tanh(2 * z), 4, CONVERGES, None),
+    "slower than any factor": (lambda z, x: z - z**3, 1, CONVERGES, None),
+    "constant": (lambda z, x: x, 3, CONVERGES, 0.0),
+    "identity": (lambda z, x: z, 3, CONVERGES, None),
+    "quarter turn": (linear(turn(90)), 2, CYCLES, 4),
+    "fifth of a turn": (linear(turn(72)), 2, CYCLES, 5),
+    "sign flip": (lambda z, x: x - z, 3, CYCLES, 2),
+    "logistic map, period 2": (lambda z, x: 3.2 * z * (1 - z), 1, CYCLES, 2),
+    "logistic map, period 4": (lambda z, x: 3.5 * z * (1 - z), 1, CYCLES, 4),
+    "logistic map, period 3": (lambda z, x: 3.835 * z * (1 - z), 1, CYCLES, 3),
+    "turn by the golden ratio": (linear(turn(360 * 0.6180339887)), 2, DRIFTS, None),
+    "slow drift": (lambda z, x: z + 0.01, 3, DRIFTS, None),
+    "drift that slows down like the harmonic series": (lambda z, x: torch.log1p(z.exp()), 1, DRIFTS, None),
+    "logistic map, chaos": (lambda z, x: 3.9 * z * (1 - z), 1, DRIFTS, None),
+    "expansion": (linear(1.2 * torch.eye(3)), 3, DIVERGES, 1.2),
+    "expansion by a thousandth": (lambda z, x: 1.001 * z, 3, DIVERGES, 1.001),
+    "spiral outwards": (linear(turn(50, 1.05)), 2, DIVERGES, 1.05),
+}
+
+
+def samples(dim, dtype=torch.float64, count=4):
+    """Return starts and inputs between 0.2 and 0.8."""
+    generator = torch.Generator().manual_seed(1)
+    z, x = 0.2 + 0.6 * torch.rand(2, count, dim, dtype=torch.float64, generator=generator)
+    return z.to(dtype), x.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", MAPS)
+def test_every_fate_is_told(name, dtype):
+    f, dim, verdict, number = MAPS[name]
+    diagnosis = diagnose(f, *samples(dim, dtype), max_evals=256, max_products=0)
+    assert diagnosis.verdicts == [verdict] * 4
+    if verdict is CYCLES:
+        assert diagnosis.period.tolist() == [number] * 4
+    else:
+        assert not diagnosis.period.any()
+    if verdict is not CYCLES and number is not None:
+        torch.testing.assert_close(diagnosis.rate.double(), torch.full((4,), number).double(), rtol=0.02, atol=1e-6)
+    assert diagnosis.is_safe == (verdict is CONVERGES)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_verdicts_are_free_of_scale(factor):
+    for name in ("contraction", "growth before convergence", "quarter turn", "spiral outwards", "sign flip"):
+        f, dim, verdict, _ = MAPS[name]
+        z, x = samples(dim, torch.float32)
+        assert diagnose(f, factor * z, factor * x, max_products=0).verdicts == [verdict] * 4
+
+
+def test_what_was_not_seen_is_not_certain():
+    def certain(name, max_evals):
+        f, dim, verdict, _ = MAPS[name]
+        diagnosis = diagnose(f, *samples(dim), max_evals=max_evals, max_products=0)
+        assert diagnosis.verdicts == [verdict] * 4
+        return diagnosis.is_certain.all() if diagnosis.is_certain[0] else diagnosis.is_certain.any()
+
+    assert not certain("contraction so slow that it looks like drift", 256)
+    assert not certain("expansion by a thousandth", 256)
+    assert not certain("slow spiral inwards", 256)
+    for name in ("contraction", "quarter turn", "expansion", "slow drift", "identity"):
+        assert certain(name, 256), name
+    f, dim, _, _ = MAPS["contraction so slow that it looks like drift"]
+    assert str(diagnose(f, *samples(dim))).startswith("Probably safe to iterate")
+
+
+def test_chaos_in_many_dimensions_is_neither_a_cycle_nor_convergence():
+    W = torch.randn(100, 100) / 10
+    x = torch.randn(64, 100)
+    diagnosis = diagnose(lambda z, x: torch.tanh(4 * z @ W.T + 0.1 * x), torch.zeros(64, 100), x, max_products=0)
+    assert (diagnosis.verdict == DRIFTS).all()
+    assert not diagnosis.is_path_independent.any()
+
+
+def test_chaos_of_many_starts_is_hardly_ever_mistaken():
+    z = torch.linspace(0.11, 0.89, 200, dtype=torch.float64)[:, None]
+    for r in (3.7, 3.9, 4.0):
+        verdict = diagnose(lambda z, r=r: r * z * (1 - z), z, max_products=0).verdict
+        assert (verdict == DRIFTS).double().mean() > 0.99
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [4, 300])
+def test_the_rounding_floor_is_convergence(dim, dtype):
+    W = torch.randn(dim, dim, dtype=torch.float64)
+    W = 0.7 * W / torch.linalg.matrix_norm(W, 2)
+    x = torch.randn(16, dim).to(dtype)
+    diagnosis = diagnose(lambda z, x: torch.tanh(z @ W.to(z).T + x), torch.zeros_like(x), x, max_products=0)
+    assert (diagnosis.verdict == CONVERGES).all()
+    assert diagnosis.is_certain.all()
+    assert diagnosis.residual[-1].max() < 8 * torch.finfo(dtype).eps
+
+
+def test_a_cycle_of_rounding_errors_is_convergence():
+    # The mode that alternates keeps what single precision rounds alive, with period 2.
+    basis = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64))[0]
+    skewed = basis @ torch.diag(torch.logspace(0, 1, 8, dtype=torch.float64))
+    eigenvalues = torch.tensor([-0.97, 0.83, -0.7, 0.6, 0.5, -0.3, 0.2, 0.1], dtype=torch.float64)
+    W = skewed @ torch.diag(eigenvalues) @ torch.linalg.inv(skewed)
+    diagnosis = diagnose(linear(W), *samples(8, torch.float32, count=16), max_evals=1024, max_products=0)
+    assert diagnosis.is_safe
+    assert diagnosis.is_certain.all()
+    torch.testing.assert_close(diagnosis.rate, torch.full((16,), 0.97), rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize("radius", [0.5, 0.9, 0.97, 0.99, 1.02, 1.1])
+def test_what_is_certain_about_linear_maps_is_right(radius):
+    for _ in range(5):
+        W = torch.randn(8, 8, dtype=torch.float64)
+        W *= radius / torch.linalg.eigvals(W).abs().max()
+        diagnosis = diagnose(linear(W), torch.zeros(8, 8), torch.randn(8, 8), max_products=0)
+        assert (diagnosis.verdict == (CONVERGES if radius < 1 else DIVERGES))[diagnosis.is_certain].all()
+        assert diagnosis.is_safe == (radius < 1) or not diagnosis.is_certain.all()
+
+
+@pytest.mark.slow
+def test_what_is_certain_about_random_networks_is_right_but_for_one_percent():
+    num_certain = num_wrong = 0
+    for gain in (0.9, 1.1, 1.3, 1.6):
+        for _ in range(20):
+            W, x = gain * torch.randn(32, 32) / 32**0.5, 0.5 * torch.randn(8, 32)
+            diagnosis = diagnose(lambda z, x, W=W: torch.tanh(z @ W.T + x), torch.zeros_like(x), x, max_products=0)
+            z = diagnosis.z
+            for _ in range(4000):
+                z = torch.tanh(z @ W.T + x)
+            later = [z]
+            for _ in range(16):
+                later.append(torch.tanh(later[-1] @ W.T + x))
+            distances = torch.stack([(state - z).norm(dim=1) / z.norm(dim=1) for state in later[1:]])
+            returns = distances < 1e-4
+            truth = torch.where(returns.any(dim=0), returns.int().argmax(dim=0) + 1, 0)
+            found = torch.where(diagnosis.verdict == CONVERGES, 1, diagnosis.period)
+            num_certain += int(diagnosis.is_certain.sum())
+            num_wrong += int(((found != truth) & diagnosis.is_certain).sum())
+    assert num_certain > 500
+    assert num_wrong <= 0.01 * num_certain
+
+
+def test_the_rate_is_the_spectral_radius_where_the_map_is_smooth():
+    W = torch.randn(40, 40, dtype=torch.float64)
+    W = 0.45 * (W + W.T) / torch.linalg.matrix_norm(W + W.T, 2) * 2
+    x = torch.randn(8, 40, dtype=torch.float64)
+    diagnosis = diagnose(lambda z, x: torch.tanh(z @ W.T + x), torch.zeros_like(x), x, max_evals=400)
+    torch.testing.assert_close(diagnosis.rate.double(), diagnosis.radius.value, rtol=0.03, atol=0)
+    eq = fixed_point(lambda z, x: torch.tanh(z @ W.T + x), torch.zeros_like(x), x, solver=Anderson(tol=1e-12))
+    slope = 1 - eq.z.square()
+    truth = torch.linalg.eigvals(slope[:, :, None] * W).abs().amax(dim=1)
+    assert ((diagnosis.radius.value - truth).abs() <= diagnosis.radius.error + 1e-6).all()
+
+
+def test_one_sample_that_turns_nan_leaves_its_neighbors_alone():
+    def f(z, x):
+        return torch.where((z > 1.9) & (x > 0.99), torch.nan, 0.5 * z + x)
+
+    z, x = samples(3)
+    alone = diagnose(f, z, x)
+    x_bad, generator = x.clone(), torch.Generator().manual_seed(0)
+    x_bad[2] = 1.0
+    diagnosis = diagnose(f, z, x_bad, generator=generator)
+    assert diagnosis.verdicts == [CONVERGES, CONVERGES, DIVERGES, CONVERGES]
+    assert diagnosis.is_certain[2]
+    others = [0, 1, 3]
+    assert torch.equal(diagnosis.residual[:, others], alone.residual[:, others])
+    assert diagnosis.residual[-1, 2] == math.inf
+    assert not diagnosis.is_path_independent[2]
+    torch.testing.assert_close(diagnosis.radius.value[others], torch.full((3,), 0.5).double())
+    assert "1 diverges" in str(diagnosis)
+
+
+def test_residuals_are_those_of_plain_iteration():
+    f, dim = MAPS["contraction"][:2]
+    z, x = samples(dim)
+    diagnosis = diagnose(f, z, x, max_evals=16, max_products=0)
+    for residual in diagnosis.residual:
+        image = f(z, x)
+        torch.testing.assert_close(residual, (image - z).norm(dim=1) / image.norm(dim=1))
+        z = image
+    assert torch.equal(diagnosis.z, z)
+
+
+def test_evaluations_are_counted_and_stop_when_nothing_moves():
+    calls = []
+
+    def f(z, x):
+        calls.append(1)
+        return 0.9999 * z.roll(1, dims=1) + x
+
+    z, x = samples(3)
+    diagnosis = diagnose(f, z, x, max_evals=100)
+    # The given start, zeros, noise and other inputs; three for the precision, and one for the graph.
+    assert len(calls) == diagnosis.num_evals == 4 * 100 + 4
+    calls.clear()
+    assert diagnose(f, torch.zeros_like(z), x, max_evals=100).num_evals == len(calls) == 3 * 100 + 4
+    calls.clear()
+    assert diagnose(lambda z, x: f(z, x) * 0 + x, z, x, max_evals=1000).num_evals == len(calls) == 4 * 16 + 4
+
+
+def test_memory_does_not_grow_with_the_number_of_evaluations():
+    alive, most = weakref.WeakSet(), []
+
+    def f(z, x):
+        most.append(len(alive))
+        image = torch.tanh(2 * z.roll(1, dims=1) + x)
+        alive.add(image)
+        return image
+
+    z, x = samples(8)
+    diagnose(f, z, x, max_evals=500, metric=lambda z: z.sum(dim=1))
+    assert max(most) <= NUM_KEPT + 5
+
+
+def test_nothing_is_left_behind():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norm, self.dropout = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.1)
+            self.register_buffer("latest", torch.zeros(1))
+
+        def forward(self, z, x):
+            self.latest = self.latest + 1
+            return self.dropout(self.norm(self.linear(z) + x))
+
+    block, (z, x) = Noisy(), samples(6, torch.float32)
+    z.requires_grad_()
+    head = nn.BatchNorm1d(6)
+    before = {name: tensor.clone() for name, tensor in block.state_dict().items()}
+    calls = [block, lambda z, x: block(z, x), block.forward]
+    for f in calls:
+        torch.manual_seed(3)
+        diagnosis = diagnose(f, z, x, max_evals=20, metric=lambda z: head(z)[:, 0])
+        assert torch.equal(torch.rand(3), torch.manual_seed(3) and torch.rand(3))
+        assert diagnosis.is_random
+        assert "f is random between evaluations" in str(diagnosis)
+        assert not diagnosis.is_safe
+        assert all(torch.equal(tensor, before[name]) for name, tensor in block.state_dict().items())
+    assert head.num_batches_tracked == 0
+    assert block.training
+    assert block.dropout.training
+    assert all(parameter.grad is None for parameter in block.parameters())
+    assert z.grad is None
+    assert not diagnosis.z.requires_grad
+    assert torch.is_grad_enabled()
+
+
+def test_the_same_seed_gives_the_same_diagnosis():
+    f, (z, x) = lambda z, x: torch.tanh(2 * z + 0.1 * x), samples(3)
+    first, second = (diagnose(f, z, x, generator=torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(first.cosine, second.cosine)
+    assert torch.equal(first.radius.value, second.radius.value)
+
+
+class FusedBlock(nn.Module):
+    """Attention by a fused kernel, which has a first derivative only."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out, self.norm = nn.Linear(8, 24), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, z, x):
+        heads = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.qkv(z).chunk(3, dim=-1))
+        with nn.attention.sdpa_kernel(nn.attention.SDPBackend.FLASH_ATTENTION):
+            mixed = nn.functional.scaled_dot_product_attention(*heads)
+        return self.norm(x + self.out(mixed.transpose(1, 2).flatten(2)))
+
+
+def test_the_spectral_radius_needs_first_derivatives_only():
+    block, x = FusedBlock(), torch.randn(3, 5, 8)
+    diagnosis = diagnose(block, torch.zeros_like(x), x)
+    assert diagnosis.is_safe
+    assert diagnosis.radius_missing == ""
+    rates = diagnosis.rate.double()
+    assert (diagnosis.radius.value < 1).all()
+    assert ((diagnosis.radius.value.double() / rates).log().abs() < 0.5).all()
+
+
+def test_a_map_without_a_derivative_is_diagnosed_all_the_same():
+    block, x = FusedBlock(), torch.randn(3, 5, 8)
+    diagnosis = diagnose(torch.no_grad()(block), torch.zeros_like(x), x)
+    assert diagnosis.is_safe
+    assert diagnosis.radius is None
+    assert "could not be differentiated" in str(diagnosis)
+    with torch.inference_mode():
+        assert "inference_mode" in diagnose(block, torch.zeros_like(x), x).radius_missing
+    assert diagnose(block, torch.zeros_like(x), x, max_products=0).radius_missing == "The spectral radius was left out."
+
+
+def test_autocast_reaches_the_block_and_its_precision_is_known():
+    block, x = FusedBlock(), torch.randn(3, 5, 8)
+    precise = diagnose(block, torch.zeros_like(x), x)
+    with torch.autocast("cpu", torch.bfloat16):
+        diagnosis = diagnose(block, torch.zeros_like(x), x, metric=lambda z: (z @ z.mT).sum(dim=(1, 2)))
+    assert diagnosis.is_safe
+    assert diagnosis.radius is not None
+    # The end states differ by what bfloat16 rounds, and steps within that are convergence.
+    assert 1e-4 < (diagnosis.z - precise.z).norm() / precise.z.norm() < 0.02
+    assert diagnosis.residual[-1].max() < 0.02
+
+
+def test_end_states_of_several_attractors_depend_on_the_start():
+    z, x = samples(12)
+    bistable = diagnose(lambda z, x: torch.tanh(2 * z + 0.1 * x), z, x)
+    assert bistable.is_safe
+    assert not bistable.is_path_independent.any()
+    assert bistable.cosine.max() < 0.99
+    assert bistable.starts == ("zeros", "Gaussian noise")
+    assert "depends on the start" in str(bistable)
+    monostable = diagnose(lambda z, x: torch.tanh(0.5 * z + x), z, x)
+    assert monostable.is_path_independent.all()
+    assert monostable.cosine.min() > 0.9999
+    assert diagnose(lambda z, x: torch.tanh(0.5 * z + x), 0 * z, x).starts == ("Gaussian noise",)
+
+
+def test_a_fixed_point_at_zero_is_the_same_from_every_start():
+    assert diagnose(lambda z, x: 0.8 * z, *samples(3), max_evals=64).is_path_independent.all()
+
+
+def test_a_lazy_identity_is_found_out():
+    z, x = samples(4)
+    bypass = diagnose(lambda z, x: z, z, x)
+    assert torch.equal(bypass.movement, torch.zeros(4).double())
+    assert torch.equal(bypass.input_effect, torch.zeros(4).double())
+    assert "Iterating does nothing for 4 of 4 samples" in str(bypass)
+    bypass.z.zero_()
+    assert z.all(), "the end state is a tensor of its own"
+    assert "do not depend on the inputs" in str(bypass)
+
+    one_step = diagnose(lambda z, x: x.sin() + 1e-4 * z, z, x)
+    assert (one_step.movement_after_one < 0.01).all()
+    assert (one_step.movement > 0.01).all()
+    assert "One evaluation is enough for 4 of 4 samples" in str(one_step)
+
+    equilibrium = 2 * x
+    start = diagnose(lambda z, x: 0.5 * z + x, equilibrium, x)
+    assert (start.residual[0] < 1e-12).all()
+    assert (start.movement < 1e-12).all()
+    assert (start.input_effect > 0.01).all()
+
+    deaf = diagnose(lambda z, x: z.cos() + 0 * x, z, x)
+    assert (deaf.input_effect < 1e-6).all()
+    assert (deaf.movement > 0.01).all()
+
+    honest = diagnose(lambda z, x: torch.tanh(0.9 * z + x), torch.zeros_like(z), x)
+    assert (honest.movement_after_one > 0.01).all()
+    assert (honest.input_effect > 0.01).all()
+    for phrase in ("does nothing", "One evaluation", "do not depend", "nearly a fixed point"):
+        assert phrase not in str(honest)
+
+
+def test_without_other_inputs_their_effect_is_unknown():
+    z, x = samples(3, count=1)
+    assert diagnose(lambda z, x: 0.5 * z + x, z, x).input_effect is None
+    assert diagnose(lambda z: 0.5 * z, samples(3)[0]).input_effect is None
+
+
+def test_the_metric_is_followed_beyond_the_training_depth():
+    # A state that counts: the score is best after 20 evaluations and falls from there on.
+    diagnosis = diagnose(
+        lambda z: z + 1, torch.zeros(3, 1), max_evals=100, training_depth=8, metric=lambda z: -(z[:, 0] - 20).abs()
+    )
+    assert diagnosis.metric.shape == (101, 3)
+    assert diagnosis.metric[:3, 0].tolist() == [-20, -19, -18]
+    assert diagnosis.best_depth == 20
+    assert diagnosis.scores == {8: -12, 16: -4, 32: -12, 64: -44, 100: -80}
+    assert "The metric is best after 20 evaluations, 0; it is -12 at 8" in str(diagnosis)
+    assert diagnosis.verdicts == [DRIFTS] * 3
+
+
+def test_a_metric_may_be_one_number_or_true_and_false():
+    z, x = samples(3)
+    f = MAPS["identity"][0]
+    assert diagnose(f, z, x, metric=lambda z: float(z.sum()), max_evals=16).metric.shape == (17, 1)
+    assert diagnose(f, z, x, metric=lambda z: z[:, 0] > z[:, 0].mean(), max_evals=16).metric.unique().tolist() == [0, 1]
+    with pytest.raises(ValueError, match=r"metric returned a tensor of shape \(4, 3\)"):
+        diagnose(f, z, x, metric=lambda z: z)
+
+
+def test_bad_arguments_are_refused_by_name():
+    z, x = samples(3)
+    f = MAPS["identity"][0]
+    with pytest.raises(ValueError, match="max_evals is 8; it must be an integer >= 16"):
+        diagnose(f, z, x, max_evals=8)
+    with pytest.raises(ValueError, match="training_depth is 300; it must be at most max_evals"):
+        diagnose(f, z, x, training_depth=300)
+    with pytest.raises(ValueError, match=r"inputs\[0\] has shape"):
+        diagnose(f, z, x[:2])
+    with pytest.raises(ValueError, match="f returned"):
+        diagnose(lambda z, x: z[:, :2], z, x)
+
+
+def test_every_verdict_says_what_to_do():
+    for name, remedy in {
+        "quarter turn": "damp the step",
+        "slow drift": "end the block with a normalization",
+        "expansion": "JacobianRegularizer",
+    }.items():
+        f, dim, verdict, _ = MAPS[name]
+        text = str(diagnose(f, *samples(dim), max_evals=64))
+        assert text.startswith("Not safe to iterate: of 4 samples 4 ")
+        assert remedy in text
+        assert remedy in verdict.message
+        assert "\n" not in text
+        for regularizer in re.findall(r"\w+Regularizer", verdict.message):
+            assert hasattr(steadeq, regularizer)
+
+
+def test_the_page_about_diagnosing_runs(capsys):
+    page = Path(__file__).parents[1] / "docs" / "diagnose.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    names = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+    assert "to iterate: of 32 samples" in capsys.readouterr().out
+
+
+def test_the_figure_shows_residuals_metric_and_depth():
+    def f(z, x):
+        return torch.where(x > 0.5, 0.5 * z + x, -z)
+
+    z, x = torch.ones(6, 1), torch.linspace(0, 1, 6)[:, None]
+    diagnosis = diagnose(f, z, x, max_evals=32, training_depth=4, metric=lambda z: z[:, 0])
+    residual, metric = diagnosis.plot().axes
+    assert len(residual.lines) == 6 + 2
+    assert residual.get_yscale() == "log"
+    median = residual.lines[6]
+    assert list(median.get_xdata()) == list(range(1, 33))
+    assert median.get_ydata()[0] == pytest.approx(float(diagnosis.residual[0].median()))
+    assert list(residual.lines[7].get_xdata()) == [4, 4]
+    converging, cycling, mean, _ = metric.lines
+    assert mean.get_ydata()[-1] == pytest.approx(diagnosis.scores[32])
+    assert converging.get_ydata()[0] == pytest.approx(0.5 + 0.8)
+    assert list(cycling.get_ydata()[:3]) == [-1, 1, -1]
+    labels = [text.get_text() for text in residual.figure.legends[0].get_texts()]
+    assert labels[:2] == ["3 converge", "3 cycle"]
+    # Nothing to draw is no reason to fail.
+    assert diagnose(lambda z: z, z, max_evals=16).plot().axes
+
+
+def test_without_matplotlib_there_is_a_sentence(monkeypatch):
+    diagnosis = diagnose(lambda z: z, torch.ones(2, 1), max_evals=16)
+    monkeypatch.delitem(sys.modules, "steadeq.diagnosis.figure", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(RuntimeError, match="plot needs matplotlib"):
+        diagnosis.plot()
+
+
+@pytest.mark.parametrize("weight", [0.0, 4.0])
+def test_a_trained_deq_is_diagnosed_and_the_penalty_makes_it_faster(weight):
+    torch.manual_seed(0)
+    model = ConvDEQ(channels=8, hidden=16)
+    regularizer, optimizer = JacobianRegularizer(weight=weight), torch.optim.Adam(model.parameters(), lr=1e-2)
+    x, y = read_samples(Digits().load().train, torch.arange(512))
+    for step in range(20):
+        rows = torch.randint(0, len(x), (32,))
+        logits, eq = model.solve(x[rows])
+        loss = nn.functional.cross_entropy(logits, y[rows]) + regularizer(eq, step=step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    x, y = x[:16], y[:16]
+    z0, inputs = model.encode(x)
+    diagnosis = diagnose(
+        model.layer.cell,
+        z0,
+        *inputs,
+        max_evals=96,
+        training_depth=12,
+        metric=lambda z: model.decode(z).argmax(dim=1) == y,
+    )
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    # What is told by iterating agrees with what a solver finds, and with the spectrum there.
+    with torch.no_grad():
+        logits, eq = model.solve(x, solver=Anderson(max_evals=100, tol=1e-5))
+    settled = diagnosis.verdict == CONVERGES
+    assert ((eq.z - diagnosis.z).flatten(1).norm(dim=1) < 0.01 * eq.z.flatten(1).norm(dim=1))[settled].all()
+    assert (spectral_radius(eq).value[settled] < 1).all()
+    assert diagnosis.scores[12] > 0.5
+    if weight:
+        assert diagnosis.is_safe
+        assert diagnosis.rate.max() < 0.8
+    else:
+        assert diagnosis.rate.median() > 0.5
+
+
+class Recursion(nn.Module):
+    """A tiny recursive model: an answer and a latent, refined in turns."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3 * dim, 32), nn.SiLU(), nn.Linear(32, dim), nn.LayerNorm(dim))
+
+    def forward(self, state, x):
+        answer, latent = state
+        for _ in range(2):
+            latent = self.net(torch.cat([x, answer, latent], dim=-1))
+        return self.net(torch.cat([torch.zeros_like(x), answer, latent], dim=-1)), latent
+
+
+def test_a_hand_written_recursion_with_two_states_is_diagnosed():
+    torch.manual_seed(0)
+    block, head = Recursion(6), nn.Linear(6, 1)
+    optimizer = torch.optim.Adam([*block.parameters(), *head.parameters()], lr=1e-2)
+    x = torch.randn(64, 6)
+    y = (x.prod(dim=1, keepdim=True) > 0).float()
+    for _ in range(60):
+        state = torch.zeros(64, 6), torch.zeros(64, 6)
+        for index in range(3):
+            with torch.set_grad_enabled(index == 2):
+                state = block(state, x)
+        loss = nn.functional.binary_cross_entropy_with_logits(head(state[0]), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    diagnosis = diagnose(
+        block,
+        (torch.zeros(64, 6), torch.zeros(64, 6)),
+        x,
+        training_depth=3,
+        max_evals=64 * 3,
+        metric=lambda state: ((head(state[0]) > 0) == (y > 0))[:, 0],
+    )
+    assert isinstance(diagnosis.z, tuple)
+    # The truth, by brute force: does the state of a sample still move after many more steps?
+    state, moved = diagnosis.z, torch.zeros(64, dtype=torch.bool)
+    with torch.no_grad():
+        for _ in range(1000):
+            state = block(state, x)
+        latest = torch.cat(state, dim=1)
+        for _ in range(20):
+            state = block(state, x)
+            moved |= (torch.cat(state, dim=1) - latest).norm(dim=1) > 1e-3 * latest.norm(dim=1)
+    settled = diagnosis.verdict == CONVERGES
+    assert not moved[settled & diagnosis.is_certain].any()
+    assert moved[(diagnosis.verdict != CONVERGES) & diagnosis.is_certain].all()
+
+
+def test_the_end_state_is_at_hand_for_further_questions():
+    f, (z, x) = MAPS["contraction"][0], samples(2)
+    diagnosis = diagnose(f, z, x)
+    estimate = spectral_radius(Equilibrium.at(f, diagnosis.z, x))
+    torch.testing.assert_close(estimate.value, diagnosis.radius.value, rtol=0.02, atol=0)
+    assert repr(diagnosis).startswith("Diagnosis(4 converge, residual=(256, 4)")
