@@ -9,6 +9,7 @@ authors' checkpoints.
 from .base import AbstractEquilibriumModel, AbstractModelConfig
 from .conv import ConvCell, ConvDEQ
 from .densenet import DenseNet
+from .equilibrium_transformer import BlockCell, EquilibriumTransformer, StackedTransformer, TransformerBlock
 from .mdeq import MDEQ, MDEQCell, MDEQClassifier, MDEQSegmenter
 from .monotone import MonotoneCell, MonotoneConv, MonotoneDEQ, MonotoneLinear, MonotoneMultiConv
 from .official import from_official
@@ -22,11 +23,13 @@ __all__ = [
     "MDEQ",
     "AbstractEquilibriumModel",
     "AbstractModelConfig",
+    "BlockCell",
     "Carry",
     "ConvCell",
     "ConvDEQ",
     "DEQTransformerLM",
     "DenseNet",
+    "EquilibriumTransformer",
     "MDEQCell",
     "MDEQClassifier",
     "MDEQSegmenter",
@@ -38,9 +41,11 @@ __all__ = [
     "Predictions",
     "PretrainedModel",
     "ResNet",
+    "StackedTransformer",
     "TiedTransformer",
     "ToyCell",
     "ToyDEQ",
+    "TransformerBlock",
     "TransformerCell",
     "TransformerXL",
     "available",

@@ -11,6 +11,7 @@ from .._internal.validation import suggestion
 from .base import AbstractModelConfig
 from .conv import ConvDEQ
 from .densenet import DenseNet
+from .equilibrium_transformer import EquilibriumTransformer, StackedTransformer
 from .mdeq import MDEQClassifier, MDEQSegmenter
 from .monotone import MonotoneDEQ
 from .resnet import ResNet
@@ -66,6 +67,28 @@ _WT2_CPU: dict[str, Any] = {
 }
 _WT2_CPU_DEQ: dict[str, Any] = {**_WT2_CPU, "features": 128, "hidden_features": 512}
 
+# Not in the paper: modern Transformer blocks, small enough for a laptop. On small grids, a base of 100 spreads the
+# speeds of rotation over the distances that there are.
+
+_VIT_CIFAR_CPU: dict[str, Any] = {
+    "kind": "image",
+    "image_size": 32,
+    "patch_size": 4,
+    "features": 64,
+    "num_heads": 4,
+    "hidden_features": 128,
+    "rotary_base": 100.0,
+}
+_MODERN_WT2_CPU: dict[str, Any] = {
+    "kind": "language",
+    "vocab_size": 33_278,
+    "cutoffs": (2_000, 10_000),
+    "div_value": 4.0,
+    "features": 128,
+    "num_heads": 4,
+    "hidden_features": 512,
+}
+
 _PRESETS: dict[str, AbstractModelConfig] = {
     "toy": ToyDEQ.Config(),
     "conv/digits": ConvDEQ.Config(image_channels=1, channels=24, hidden=48),
@@ -116,6 +139,20 @@ _PRESETS: dict[str, AbstractModelConfig] = {
     # Not in the paper: as deep as its regularized DEQ has evaluations.
     "tied-transformer/wt103": TiedTransformer.Config(**_WT103_DEQ, depth=12),
     "tied-transformer/wt2-cpu": TiedTransformer.Config(**_WT2_CPU_DEQ, depth=12),
+    "vit/digits": EquilibriumTransformer.Config(
+        kind="image",
+        image_channels=1,
+        image_size=8,
+        patch_size=2,
+        features=48,
+        num_heads=4,
+        hidden_features=96,
+        rotary_base=100.0,
+    ),
+    "vit/cifar10-cpu": EquilibriumTransformer.Config(**_VIT_CIFAR_CPU),
+    "stacked-vit/cifar10-cpu": StackedTransformer.Config(**_VIT_CIFAR_CPU, depth=6),
+    "modern/wt2-cpu": EquilibriumTransformer.Config(**_MODERN_WT2_CPU),
+    "stacked-modern/wt2-cpu": StackedTransformer.Config(**_MODERN_WT2_CPU, depth=6),
 }
 _MODELS: dict[type[AbstractModelConfig], type[nn.Module]] = {
     model.Config: model
@@ -123,10 +160,12 @@ _MODELS: dict[type[AbstractModelConfig], type[nn.Module]] = {
         ConvDEQ,
         DEQTransformerLM,
         DenseNet,
+        EquilibriumTransformer,
         MDEQClassifier,
         MDEQSegmenter,
         MonotoneDEQ,
         ResNet,
+        StackedTransformer,
         TiedTransformer,
         ToyDEQ,
         TransformerXL,

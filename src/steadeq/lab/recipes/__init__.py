@@ -1,6 +1,6 @@
 """Recipes: functions that return a complete config, by the name under which they are trained."""
 
-from . import cifar10, cityscapes, digits, fashion_mnist, imagenet, shapes, synthetic, wikitext2, wikitext103
+from . import cifar10, cityscapes, digits, fashion_mnist, imagenet, modern, shapes, synthetic, wikitext2, wikitext103
 from .registry import Recipe, Scale, get, load_recipe, names, recipe
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "get",
     "imagenet",
     "load_recipe",
+    "modern",
     "names",
     "recipe",
     "shapes",

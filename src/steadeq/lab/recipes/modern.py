@@ -1,0 +1,79 @@
+"""Equilibria of modern Transformer blocks on a laptop, next to the models that each data set has already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...jacobian import JacobianRegularizer
+from ...models import preset
+from ..config import LoopConfig, TrainConfig, WarmupConfig
+from ..optimizers import Adam
+from .cifar10 import cifar10_mdeq_cpu
+from .digits import digits
+from .registry import recipe, regularized
+from .wikitext2 import wikitext2_deq_post_cpu
+
+_SMALL = 12
+"""The budget of the regularized language model, as for the other ones."""
+
+# Images
+
+
+@recipe("digits-vit", scale="cpu")
+def digits_vit() -> TrainConfig:
+    """Handwritten digits as 4 by 4 patches with an equilibrium Transformer, without regularization."""
+    return replace(
+        digits(),
+        model=preset("vit/digits"),
+        optimizer=Adam(learning_rate=3e-3, warmup_steps=30),
+        loop=LoopConfig(num_epochs=16, batch_size=56),
+    )
+
+
+@recipe("digits-vit-jr", scale="cpu")
+def digits_vit_jr() -> TrainConfig:
+    """The same at a third of the budget, with Jacobian regularization."""
+    return regularized(digits_vit(), weight=2.0, max_evals=6)
+
+
+@recipe("cifar10-vit-cpu", scale="cpu")
+def cifar10_vit_cpu() -> TrainConfig:
+    """A part of CIFAR-10 as 8 by 8 patches with an equilibrium Transformer, without regularization."""
+    return replace(
+        cifar10_mdeq_cpu(), model=preset("vit/cifar10-cpu"), optimizer=Adam(learning_rate=2e-3, warmup_steps=100)
+    )
+
+
+@recipe("cifar10-vit-cpu-jr", scale="cpu")
+def cifar10_vit_cpu_jr() -> TrainConfig:
+    """The same at half the budget, with Jacobian regularization."""
+    return regularized(cifar10_vit_cpu(), weight=0.3, max_evals=6)
+
+
+@recipe("cifar10-stacked-vit-cpu", scale="cpu")
+def cifar10_stacked_vit_cpu() -> TrainConfig:
+    """The explicit twin: the same block six times, each with weights of its own."""
+    return replace(cifar10_vit_cpu(), model=preset("stacked-vit/cifar10-cpu"))
+
+
+# Language
+
+
+@recipe("wikitext2-modern-cpu", scale="cpu")
+def wikitext2_modern_cpu() -> TrainConfig:
+    """A part of WikiText-2 with an equilibrium Transformer of today's blocks, without regularization."""
+    return replace(wikitext2_deq_post_cpu(), model=preset("modern/wt2-cpu"))
+
+
+@recipe("wikitext2-modern-jr-cpu", scale="cpu")
+def wikitext2_modern_jr_cpu() -> TrainConfig:
+    """The same with 12 evaluations and Jacobian regularization."""
+    return replace(
+        wikitext2_modern_cpu().with_max_evals(_SMALL), regularizer=JacobianRegularizer(weight=0.4, probability=0.4)
+    )
+
+
+@recipe("wikitext2-stacked-modern-cpu", scale="cpu")
+def wikitext2_stacked_modern_cpu() -> TrainConfig:
+    """The explicit twin: the same block six times, each with weights of its own."""
+    return replace(wikitext2_modern_cpu(), model=preset("stacked-modern/wt2-cpu"), warmup=WarmupConfig())

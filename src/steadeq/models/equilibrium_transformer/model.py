@@ -1,0 +1,263 @@
+"""The equilibrium of modern Transformer blocks, and its explicit twin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ..._internal.validation import check_choice, check_count, check_positive
+from ...adjoints import AbstractAdjoint, Implicit
+from ...nn import DEQ
+from ...nn.adaptive_embedding import check_clusters
+from ...solvers import GMRES, AbstractSolver, Anderson
+from ..base import AbstractEquilibriumModel, AbstractModelConfig
+from ..pretrained import PretrainedModel
+from .block import Attention, Norm, Positions, TransformerBlock, check_block
+from .cell import BlockCell, Injection, check_cell
+from .heads import AbstractHead, GridHead, ImageHead, LanguageHead
+
+Kind = Literal["language", "image", "grid"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractBlockConfig(AbstractModelConfig):
+    """What networks of modern Transformer blocks have: a task and the sizes of a block."""
+
+    kind: Kind
+    """What it works on: a "language" model predicts the token after each token of a text, one for an "image" its class,
+    and one for a "grid" a class for each of its tokens."""
+    vocab_size: int | None = None
+    """Number of tokens; for texts and grids."""
+    cutoffs: tuple[int, ...] = ()
+    """First tokens of all clusters of rarer tokens but the first; for texts."""
+    div_value: float = 1.0
+    """Factor by which the features of a cluster are fewer than those of the cluster before; for texts."""
+    image_channels: int = 3
+    """Number of channels; for images."""
+    patch_size: int = 4
+    """Height and width of the patches that are positions; for images."""
+    image_size: int | None = None
+    """Height and width, of which each patch learns a vector of its place; if not given, images may be of any size, and
+    only distances tell patches apart; for images."""
+    num_classes: int = 10
+    """Number of classes; for images and grids."""
+    features: int = 128
+    """Number of features of a position."""
+    num_heads: int = 4
+    """Number of heads of the attention."""
+    hidden_features: int = 256
+    """Number of gated features inside the map of positions."""
+    norm: Norm = "pre"
+    """Where the normalizations of a block are."""
+    attention: Attention = "math"
+    """How attention is computed: "math" is written out, with the second derivatives that the Jacobian penalty needs by
+    default; "fused" is torch's kernel, which has none, and needs the penalty's estimator "difference"."""
+    residual_scale: float = 1.0
+    """What each branch of a block is multiplied with before it is added."""
+    rotary_base: float | None = 10_000.0
+    """Base of the rotary encoding of positions; None to tell no positions apart."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("kind", self.kind, get_args(Kind))
+        if self.kind == "image":
+            if self.vocab_size is not None:
+                raise ValueError(f"vocab_size is {self.vocab_size}, but images have no tokens; leave it away.")
+        elif self.vocab_size is None:
+            raise ValueError(f"vocab_size is missing; kind {self.kind!r} needs the number of tokens.")
+        else:
+            check_count("vocab_size", self.vocab_size)
+        for name in ("image_channels", "patch_size", "num_classes"):
+            check_count(name, getattr(self, name))
+        if self.image_size is not None:
+            check_count("image_size", self.image_size)
+            if self.image_size % self.patch_size:
+                raise ValueError(
+                    f"image_size is {self.image_size}; it must be a multiple of patch_size ({self.patch_size})."
+                )
+        check_block(
+            features=self.features,
+            num_heads=self.num_heads,
+            hidden_features=self.hidden_features,
+            norm=self.norm,
+            attention=self.attention,
+            residual_scale=self.residual_scale,
+        )
+        if self.kind == "language":
+            assert self.vocab_size is not None
+            check_clusters(
+                vocab_size=self.vocab_size, features=self.features, cutoffs=self.cutoffs, div_value=self.div_value
+            )
+        if self.rotary_base is not None:
+            check_positive("rotary_base", self.rotary_base)
+
+    def make_head(self) -> AbstractHead:
+        """Return both ends of the network, freshly initialized."""
+        if self.kind == "image":
+            return ImageHead(
+                self.features,
+                image_channels=self.image_channels,
+                patch_size=self.patch_size,
+                image_size=self.image_size,
+                num_classes=self.num_classes,
+            )
+        assert self.vocab_size is not None
+        if self.kind == "grid":
+            return GridHead(self.features, vocab_size=self.vocab_size, num_classes=self.num_classes)
+        return LanguageHead(self.features, vocab_size=self.vocab_size, cutoffs=self.cutoffs, div_value=self.div_value)
+
+    def make_block(self) -> TransformerBlock:
+        """Return a block, freshly initialized."""
+        return TransformerBlock(
+            features=self.features,
+            num_heads=self.num_heads,
+            hidden_features=self.hidden_features,
+            norm=self.norm,
+            attention=self.attention,
+            residual_scale=self.residual_scale,
+        )
+
+    def make_positions(self, x: Tensor, *, causal: bool) -> Positions:
+        """Return the positions of (B, ..., features) vectors."""
+        return Positions.of_grid(
+            x.shape[1:-1],
+            head_features=self.features // self.num_heads,
+            base=self.rotary_base,
+            causal=causal,
+            like=x,
+        )
+
+
+class EquilibriumTransformer(AbstractEquilibriumModel):
+    """A Transformer whose depth is the equilibrium of one or a few modern blocks, for texts, images or grids.
+
+    The vectors of the positions are injected at each evaluation; see `BlockCell`. A language model returns
+    `Predictions`, one for images (B, classes) logits, and one for grids (B, classes, ...) logits.
+
+    Args:
+        config: The sizes; see `EquilibriumTransformer.Config`.
+        solver: How to find the equilibrium.
+        adjoint: How to differentiate it.
+        **fields: Fields of the config that take the place of its own.
+
+    Example:
+        >>> model = EquilibriumTransformer(kind="image", patch_size=2, features=16, hidden_features=32)
+        >>> logits, eq = model.solve(torch.randn(3, 3, 8, 8))
+        >>> logits.shape, eq.z.shape
+        (torch.Size([3, 10]), torch.Size([3, 4, 4, 16]))
+        >>> model = EquilibriumTransformer(kind="language", vocab_size=100, features=16, hidden_features=32)
+        >>> model(torch.randint(100, (2, 6))).log_probabilities().shape
+        torch.Size([2, 6, 100])
+        >>> model = EquilibriumTransformer(kind="grid", vocab_size=10, num_classes=9, features=16, hidden_features=32)
+        >>> model(torch.randint(10, (2, 9, 9))).shape
+        torch.Size([2, 9, 9, 9])
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractBlockConfig):
+        """The equilibrium of modern Transformer blocks."""
+
+        num_blocks: int = 1
+        """Number of blocks of the cell, each with weights of its own."""
+        injection: Injection = "add"
+        """How the input enters each evaluation: "add" adds it to the state, "concat" maps both by a linear map."""
+        outer_norm: bool = True
+        """Whether the state that the cell returns is normalized."""
+        relaxation: float = 1.0
+        """How far an evaluation goes from the state to its image; the equilibria are the same."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_cell(num_blocks=self.num_blocks, injection=self.injection, relaxation=self.relaxation)
+
+        def build(self) -> EquilibriumTransformer:
+            """Return the model, freshly initialized."""
+            return EquilibriumTransformer(self)
+
+    def __init__(
+        self,
+        config: EquilibriumTransformer.Config | None = None,
+        *,
+        solver: AbstractSolver = Anderson(max_evals=18, tol=1e-3),  # noqa: B008 (frozen)
+        adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=18, tol=1e-4)),  # noqa: B008 (frozen)
+        **fields: Any,
+    ) -> None:
+        super().__init__()
+        self.config = config = EquilibriumTransformer.Config.resolve(config, fields)
+        self.head = config.make_head()
+        cell = BlockCell(
+            [config.make_block() for _ in range(config.num_blocks)],
+            features=config.features,
+            injection=config.injection,
+            outer_norm=config.outer_norm,
+            relaxation=config.relaxation,
+        )
+        self.layer = DEQ(cell, solver=solver, adjoint=adjoint)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Positions]]:
+        """Start at zero; the cell takes the vectors of the positions, and where these are.
+
+        Args:
+            x: (B, L) tokens of texts, (B, channels, height, width) images, or (B, ...) tokens of grids.
+        """
+        injected = self.head.encode(x)
+        positions = self.config.make_positions(injected, causal=self.head.causal)
+        return torch.zeros_like(injected), (injected, positions)
+
+    def decode(self, z: Tensor) -> Any:
+        """Return predictions or logits.
+
+        Args:
+            z: (B, ..., features) state.
+        """
+        return self.head.decode(z)
+
+
+class StackedTransformer(PretrainedModel):
+    """The explicit twin of an `EquilibriumTransformer`: `depth` blocks with weights of their own, one after the other.
+
+    Args:
+        config: The sizes; see `StackedTransformer.Config`.
+        **fields: Fields of the config that take the place of its own.
+
+    Example:
+        >>> model = StackedTransformer(kind="grid", vocab_size=10, num_classes=9, features=16, hidden_features=32)
+        >>> model(torch.randint(10, (2, 9, 9))).shape
+        torch.Size([2, 9, 9, 9])
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractBlockConfig):
+        """A stack of modern Transformer blocks."""
+
+        depth: int = 6
+        """Number of blocks."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_count("depth", self.depth)
+
+        def build(self) -> StackedTransformer:
+            """Return the model, freshly initialized."""
+            return StackedTransformer(self)
+
+    def __init__(self, config: StackedTransformer.Config | None = None, **fields: Any) -> None:
+        super().__init__()
+        self.config = config = StackedTransformer.Config.resolve(config, fields)
+        self.head = config.make_head()
+        self.blocks = nn.ModuleList(config.make_block() for _ in range(config.depth))
+
+    def forward(self, x: Tensor) -> Any:
+        """Return predictions or logits.
+
+        Args:
+            x: (B, L) tokens of texts, (B, channels, height, width) images, or (B, ...) tokens of grids.
+        """
+        h = self.head.encode(x)
+        positions = self.config.make_positions(h, causal=self.head.causal)
+        for block in self.blocks:
+            h = block(h, positions)
+        return self.head.decode(h)
