@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test slow lint format bench clean
+.PHONY: help install demo test slow torture lint format bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: $(VENV)/.installed  ## Run the tests and the doctests, without the slow on
 
 slow: $(VENV)/.installed  ## Run only the slow tests
 	$(PYTEST) -m slow $(ARGS)
+
+torture: $(VENV)/.installed  ## Attack runs, commands and readers with thousands of random tries (up to 40 minutes)
+	PYTHONPATH=$(CURDIR)/tests OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m torture --workers $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.installed  ## Check format, style, layers and types
 	$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """Runs that are finished are reused, runs that are not go on, and a folder of another run is refused."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from lab.train.runs import Crash, assert_same, final_state, metrics_of, snapshot
 from steadeq.lab import runner
 from steadeq.lab.errors import InputError
 from steadeq.lab.optimizers import SGD
-from steadeq.lab.runner import complete_evaluation, complete_run, run_state
+from steadeq.lab.runner import complete_evaluation, complete_run, complete_runs, run_state
 from steadeq.lab.runs import RunRecord
 from steadeq.lab.train import Process
 from steadeq.lab.train.display import Display
@@ -82,6 +83,19 @@ def test_a_run_that_diverged_is_a_result_and_is_not_made_again(tmp_path):
     before = snapshot(tmp_path)
     complete(path, config)
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_an_error_of_one_worker_stops_the_others_which_save(tmp_path):
+    # The second folder holds another run, which is found out while the first has hours to go.
+    train(tiny_config(), tmp_path / "other")
+    long = tiny_config(loop={"num_steps": 10**6}, log={"eval_every": 10**6, "checkpoint_every": 10**6})
+    other = tiny_config(loop={"seed": 1})
+    begin = time.monotonic()
+    with pytest.raises(InputError, match="holds another run"):
+        complete_runs({tmp_path / "long": long, tmp_path / "other": other}, num_jobs=2, display=Display())
+    assert time.monotonic() - begin < 60
+    assert run_state(tmp_path / "long", long) != "finished"
 
 
 def test_the_state_of_a_run_is_told(tmp_path):

@@ -273,8 +273,10 @@ def test_evaluations_survive_being_written():
 
 def test_diagnoses_survive_being_written(tmp_path):
     known = diagnosis(operator_norm_errors=(None, *[0.5] * 7))
-    text = replace(known, operator_norm_errors=(math.inf, *[0.5] * 7), residual_mean=(math.nan, 0.5)).to_json()
-    assert Diagnosis.from_json(text) == replace(known, residual_mean=(None, 0.5))
+    num_evals = len(known.residual_low)
+    mean = (math.nan, *[0.5] * (num_evals - 1))
+    text = replace(known, operator_norm_errors=(math.inf, *[0.5] * 7), residual_mean=mean).to_json()
+    assert Diagnosis.from_json(text) == replace(known, residual_mean=(None, *mean[1:]))
     folder = write_run(tmp_path / "a")
     (folder.path / "diagnosis.json").write_text(known.to_json())
     assert read(folder)[0].diagnosis == known

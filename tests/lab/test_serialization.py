@@ -83,7 +83,7 @@ def test_every_recipe_survives(name):
                 Increments(increment=-0.1, every=3),
                 StopAfter(step=4),
                 StopAfter(epoch=4, schedule=StopAfter(step=3, schedule=Linear(end=2.0))),
-                ClosedLoop(maximum=math.inf, measure="spectral_radius"),
+                ClosedLoop(maximum=math.inf, observed="spectral_radius"),
             )
         ),
         *({"optimizer": optimizer} for optimizer in (Adam(betas=(0.5, 0.75)), AdamW(), SGD(nesterov=True))),

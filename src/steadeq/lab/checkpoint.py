@@ -11,8 +11,10 @@ import hashlib
 import json
 import logging
 import pickle
+import pickletools
 import re
 import shutil
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from .data.plain_files import one_line
 from .errors import InputError, RunError
 from .files import apply_umask, sync, write_atomically
 
@@ -29,8 +32,16 @@ log = logging.getLogger(__name__)
 
 _WEIGHTS, _AVERAGE, _STATE, _CHECKSUMS = "model.safetensors", "average.safetensors", "state.pt", "checksums.json"
 _NAME = re.compile(r"step-(\d{8,})")
-_READ_ERRORS = (OSError, ValueError, AttributeError, KeyError, SafetensorError, RuntimeError, pickle.UnpicklingError)
 _REPLACED = re.compile(r"\.step-(\d{8,})\.replaced")
+_GLOBALS = re.compile(r"collections OrderedDict|torch \w+Storage|torch\._utils _rebuild_(tensor_v2|parameter)")
+"""What a state may name: what tensors are made of."""
+_INSTRUCTIONS = {
+    *("PROTO", "STOP", "MARK", "REDUCE", "BINPERSID", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT"),
+    *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"),
+    *("EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+    *("APPEND", "APPENDS", "SETITEM", "SETITEMS"),
+}
+"""Instructions of a pickle that tensors, numbers, texts, lists, dicts and tuples need."""
 
 
 class DamagedCheckpointError(RunError):
@@ -115,20 +126,28 @@ class CheckpointFolder:
             known = ", ".join(map(str, self.steps())) or "none"
             raise InputError(f"There is no checkpoint of step {step} in {self.path}; there are: {known}.")
         try:
-            checksums = json.loads((folder / _CHECKSUMS).read_text())
-            files = {file.name for file in folder.iterdir()} - {_CHECKSUMS}
+            # Who opens a pipe waits for its other end.
+            files = {file.name for file in folder.iterdir() if file.is_file()}
+            checksums = json.loads((folder / _CHECKSUMS).read_text()) if _CHECKSUMS in files else {}
+            files.discard(_CHECKSUMS)
             if checksums.keys() != files or not {_WEIGHTS, _STATE} <= files:
                 raise ValueError("its files are not those written.")
             for name, checksum in checksums.items():
                 if _checksum(folder / name) != checksum:
                     raise ValueError(f"{name} is not what was written.")
+            _check_archive(folder / _STATE)
+            state = torch.load(folder / _STATE, weights_only=True, map_location="cpu")
+            _check_state(state, step)
             return Checkpoint(
-                weights=safetensors.torch.load_file(folder / _WEIGHTS),
-                average=safetensors.torch.load_file(folder / _AVERAGE) if _AVERAGE in checksums else None,
-                state=torch.load(folder / _STATE, weights_only=True, map_location="cpu"),
+                weights=_load_tensors(folder / _WEIGHTS),
+                average=_load_tensors(folder / _AVERAGE) if _AVERAGE in checksums else None,
+                state=state,
             )
-        except _READ_ERRORS as error:
-            raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {str(error).splitlines()[0]}") from error
+        except Exception as error:  # whatever the readers of three formats make of damage
+            # Those of PyTorch give advice on how to execute what is in the file.
+            own = isinstance(error, (OSError, ValueError)) and not isinstance(error, pickle.UnpicklingError)
+            reason = one_line(error) if own else f"{type(error).__name__} on reading it"
+            raise DamagedCheckpointError(f"The checkpoint {folder} is damaged: {reason}.") from error
 
     def load_latest(self) -> Checkpoint | None:
         """Return the latest checkpoint that is whole, naming those that are not; None if there is none at all."""
@@ -155,6 +174,43 @@ class CheckpointFolder:
         replaced = {int(match[1]): match[0] for name in entries if (match := _REPLACED.fullmatch(name))}
         final = {int(match[1]): match[0] for name in entries if (match := _NAME.fullmatch(name))}
         return {step: self.path / name for step, name in {**replaced, **final}.items()}
+
+
+def _load_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        # A name that safetensors cannot open.
+        return safetensors.torch.load(path.read_bytes())
+    return safetensors.torch.load_file(path)
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse a state that would take more memory than it has bytes, or that asks for anything but tensors.
+
+    Before PyTorch reads it: that executes no foreign code, but makes objects of any size.
+    """
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        is_stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
+        if not is_stored or sum(member.file_size for member in members) > path.stat().st_size:
+            raise ValueError(f"{path.name} is compressed.")
+        (program,) = (member for member in members if member.filename.endswith("/data.pkl"))
+        for instruction, argument, _ in pickletools.genops(archive.read(program)):
+            is_global = instruction.name == "GLOBAL" and _GLOBALS.fullmatch(str(argument)) is not None
+            if not is_global and instruction.name not in _INSTRUCTIONS:
+                raise ValueError(f"{path.name} holds what no run saves.")
+
+
+def _check_state(state: Any, step: int) -> None:
+    """Refuse what no run has saved."""
+    if not isinstance(state, dict) or type(state.get("step")) is not int or state["step"] != step:
+        raise ValueError(f"{_STATE} is no state of step {step}.")
+    identity = state.get("identity")
+    types = {"config": dict, "data": dict, "vocabulary": (str, type(None))}
+    is_identity = isinstance(identity, dict) and identity.keys() == types.keys()
+    if identity is not None and not (is_identity and all(isinstance(identity[n], t) for n, t in types.items())):
+        raise ValueError(f"{_STATE} does not say what the run was made with.")
 
 
 def _name(step: int) -> str:

@@ -24,3 +24,13 @@ class Interrupted(Exception):
 
 class HelpShown(Exception):
     """The help of a command was asked for, and printed. Commands exit with 0."""
+
+
+def printable(message: str) -> str:
+    r"""Return a message without what would change a terminal, as names of files may hold it.
+
+    Example:
+        >>> printable("no run in \x1b[31mred")
+        'no run in ?[31mred'
+    """
+    return "".join(character if character.isprintable() else "?" for character in message)

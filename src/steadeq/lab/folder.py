@@ -33,10 +33,10 @@ class RunFolder:
     def create(cls, path: Path, config: TrainConfig) -> RunFolder:
         """Make the folder of a new run."""
         folder = cls(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            hint = "add --resume to continue it, or " if folder.exists() else ""
-            raise InputError(f"{path} exists already; {hint}name another folder with --out.")
         try:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                hint = "add --resume to continue it, or " if folder.exists() else ""
+                raise InputError(f"{path} exists already; {hint}name another folder with --out.")
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "config.json", config_to_json(config), is_new=True)
         except FileExistsError as error:
@@ -60,9 +60,10 @@ class RunFolder:
     def record_environment(self, *, device: str, world_size: int) -> None:
         """Note in environment.json with what the run is made; each session adds its own."""
         path = self.path / "environment.json"
+        check_plain(path)
         try:
             sessions = sessions_from_json(path.read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             sessions = ()
         session = Session(
             started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -82,8 +83,9 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Keep other processes from training in the same folder; the lock dies with the process."""
         path = self.path / ".lock"
-        if path.is_symlink() or (path.exists() and not path.is_file()):
+        if path.is_symlink():
             raise InputError(f"{path} is no plain file; remove it.")
+        check_plain(path)
         try:
             # Not through a link, should there be one by now, and without touching what is in the file.
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -97,3 +99,9 @@ class RunFolder:
             yield
         finally:
             os.close(handle)
+
+
+def check_plain(path: Path) -> None:
+    """Refuse what is there and is no file, such as a pipe, for whose other end one would wait forever."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is no plain file; remove it.")

@@ -25,7 +25,7 @@ from .runs import Evaluation, RunRecord
 from .serialization import differences
 from .signals import Interruption, interrupts_held_back, leave_interrupts_to_parent
 from .train import Process, Trainer
-from .train.display import Display
+from .train.display import Display, LastingDisplay
 from .train.evaluation import sweep_budgets, write_evaluation
 
 _SHOW_SECONDS = 0.2
@@ -121,24 +121,29 @@ def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display
     messages: Queue[Any] = context.Queue()
     num_threads = max(1, (os.cpu_count() or 1) // num_jobs)
     pool = ProcessPoolExecutor(num_jobs, mp_context=context, initializer=_set_up, initargs=(messages, num_threads))
-    with Interruption() as interruption, display, pool:
+    with Interruption() as interruption, LastingDisplay(display, interruption.request) as shown, pool:
         with interrupts_held_back():
             futures = [pool.submit(_complete, config, path) for path, config in configs.items()]
         waiting: set[Future[None]] = set(futures)
         while waiting:
             _, waiting = wait(waiting, timeout=_SHOW_SECONDS)
-            _show(messages, display)
+            _show(messages, shown)
             if interruption.requested:
-                # Workers save what they are at, and end.
-                for worker in multiprocessing.active_children():
-                    worker.terminate()
-                pool.shutdown(cancel_futures=True)
-                raise Interrupted("Stopped; every run has saved its state, and the same command continues them.")
+                _stop(pool)
+                why = "" if interruption.reason is None else f", as {interruption.reason}"
+                raise Interrupted(f"Stopped{why}; every run has saved its state, and the same command continues them.")
             for error in filter(None, [future.exception() for future in futures if future.done()]):
-                pool.shutdown(cancel_futures=True)
+                _stop(pool)
                 if isinstance(error, BrokenProcessPool):
                     raise RunError("A process died; the same command continues from its latest checkpoint.") from error
                 raise error
+
+
+def _stop(pool: ProcessPoolExecutor) -> None:
+    """Have the workers save what they are at, and end."""
+    for worker in multiprocessing.active_children():
+        worker.terminate()
+    pool.shutdown(cancel_futures=True)
 
 
 def _show(messages: Queue[Any], display: Display) -> None:

@@ -76,6 +76,8 @@ class TrainLine:
     """Peak memory so far."""
     num_skipped: float | None = None
     """Steps skipped so far, as their loss or gradient was not finite."""
+    num_bad_samples: float | None = None
+    """Samples left out of a step, as their input, state or loss was not finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +274,24 @@ class Diagnosis:
     @classmethod
     def from_json(cls, text: str) -> Diagnosis:
         """Return what `to_json` wrote; a text that is something else is a ValueError."""
-        return _convert(json.loads(text), cls)
+        found: Diagnosis = _convert(json.loads(text), cls)
+        curves = (found.residual_mean, found.residual_low, found.residual_high)
+        samples = [getattr(found, name) for name in _OF_SAMPLES]
+        if len(set(map(len, curves))) > 1 or {len(values) for values in samples} != {found.num_samples}:
+            raise ValueError("Its sequences are not of one length.")
+        return found
+
+
+_OF_SAMPLES = (
+    "spectral_radius",
+    "spectral_radius_errors",
+    "spectral_radius_rayleigh",
+    "operator_norm",
+    "operator_norm_errors",
+    "jacobian_norm",
+    "num_evals",
+)
+"""The fields of a diagnosis that have an entry for each sample."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -311,13 +330,19 @@ class RunRecord:
         problems: list[str] = []
 
         def load(name: str, parse: Callable[[str], _T]) -> _T | None:
+            file = path / name
             try:
-                return parse((path / name).read_text(encoding="utf-8", errors="replace"))
+                # Who opens a pipe waits for its other end.
+                if file.is_file():
+                    return parse(file.read_text(encoding="utf-8", errors="replace"))
+                is_there = file.exists()
             except FileNotFoundError:
                 return None
-            except (OSError, ValueError):
+            except (OSError, ValueError, RecursionError):
+                is_there = True
+            if is_there:
                 problems.append(f"{name} cannot be read.")
-                return None
+            return None
 
         lines = load("metrics.jsonl", lambda text: _parse_lines(text, problems)) or []
         events = [line["event"] for line in lines]
@@ -385,12 +410,18 @@ class RunRecord:
         return None if per_epoch is None else round(loop.num_epochs * per_epoch)
 
     @property
+    def is_mostly_skipped(self) -> bool:
+        """Whether more than half of the steps were skipped, so that it shows no trained network."""
+        return 2 * self.num_skipped > self.step
+
+    @property
     def status(self) -> str:
         """How far the run came, in words."""
         if self.step == 0:
             return "nothing recorded yet"
         if self.is_finished:
-            return f"finished, {self.step:,} steps"
+            skipped = f", {self.num_skipped:,} of them skipped" if self.num_skipped else ""
+            return f"finished, {self.step:,} steps{skipped}"
         end = "" if self.num_steps is None else f" of {self.num_steps:,}"
         if self.has_diverged:
             return f"diverged at step {self.step:,}{end}"
@@ -454,13 +485,17 @@ def read_config(path: Path, *, recipe: str | None = None) -> TrainConfig:
         recipe: The recipe of the run, if its classes are not part of this package; see `config_from_json`.
     """
     file = path / "config.json"
-    if not file.is_file():
-        what = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "does not exist"
-        raise InputError(f"{path} is not a run: it {what}.")
     try:
-        return config_from_json(file.read_text(encoding="utf-8"), recipe=recipe)
+        missing = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "does not exist"
+        text = file.read_text(encoding="utf-8") if file.is_file() else None
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise InputError(f"{file} cannot be used: {error}.") from error
+    if text is None:
+        raise InputError(f"{path} is not a run: it {missing}.")
+    try:
+        return config_from_json(text, recipe=recipe)
     except ValueError as error:
         raise InputError(f"{file} cannot be used: {error}") from error
 
@@ -511,7 +546,7 @@ def _parse_lines(text: str, problems: list[str]) -> list[dict[str, Any]]:
             content = json.loads(line)
             _convert(content, _Header)
             found.append(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             # A crash may cut the last line short, which loses nothing that was not about to be repeated.
             num_damaged += line.endswith("\n")
     if num_damaged:

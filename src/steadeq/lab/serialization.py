@@ -28,6 +28,21 @@ T = TypeVar("T")
 _CLASS = "class"
 _PACKAGE = __name__.split(".")[0]
 _UNIONS = (Union, types.UnionType)
+_BOUNDS: dict[Any, float] = {int: 2**63 - 1, float: 3.4028234663852886e38}
+"""The largest numbers that tensors of int64 and of float32 can hold."""
+_LIMITS = {
+    "max_evals": 100_000,
+    "high": 100_000,
+    "depth": 10_000,
+    "memory": 10_000,
+    "num_probes": 10_000,
+    "num_samples": 10_000,
+    "spectrum_samples": 10_000,
+    "max_products": 10_000,
+    "spectrum_products": 10_000,
+    "jobs": 1_000,
+}
+"""The most that fields of these names may be: beyond it is a typo, which would take all memory or all day."""
 
 
 # As JSON
@@ -70,7 +85,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(content: Any, kind: type[T] = TrainConfig, where: str = "", *, recipe: str | None = None) -> T:
     """Build a dataclass, of a class or a subclass of it, from what `to_dict` returned."""
     if not isinstance(content, dict):
-        raise InputError(f"{where or 'the config'} is {content!r}; it must be an object.")
+        raise InputError(f"{where or 'the config'} is {_shown(content)}; it must be an object.")
     content = dict(content)
     name = content.pop(_CLASS, None)
     if name is not None:
@@ -102,13 +117,26 @@ def convert(value: Any, hint: Any, where: str, *, recipe: str | None = None) -> 
     elif is_section(hint):
         return from_dict(value, hint, where, recipe=recipe)
     elif hint is float:
-        if is_number or value in ("inf", "-inf"):
+        if value in ("inf", "-inf"):
             return float(value)
+        if is_number and abs(value) <= _BOUNDS[float]:
+            return float(value)
+    elif hint is int:
+        if is_number and isinstance(value, int) and abs(value) <= _BOUNDS[int]:
+            return value
     elif hint is Path and isinstance(value, str):
         return Path(value)
     elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
-    raise InputError(f"{where} is {value!r}; it must be {describe_type(hint)}.")
+    is_large = isinstance(value, (int, float)) and abs(value) > _BOUNDS.get(hint, math.inf)
+    bound = f" of at most {_BOUNDS[hint]:.2g} in size" if is_large else ""
+    raise InputError(f"{where} is {_shown(value)}; it must be {describe_type(hint)}{bound}.")
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a sentence can hold it."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def build(kind: type[T], values: dict[str, Any], where: str) -> T:
@@ -116,6 +144,9 @@ def build(kind: type[T], values: dict[str, Any], where: str) -> T:
     for field in init_fields(kind):
         if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
             raise InputError(f"{join(where, field.name)} is missing.")
+    for name, most in _LIMITS.items():
+        if isinstance(value := values.get(name), int) and value > most:
+            raise InputError(f"{join(where, name)} is {value}; it must be at most {most}.")
     try:
         return kind(**values)
     except InputError:
@@ -278,8 +309,10 @@ def from_words(words: Sequence[str], hint: Any, where: str) -> Any:
     """Return what the words after an option stand for."""
     try:
         return convert(_plain_words(words, hint), hint, where)
+    except InputError:
+        raise
     except ValueError:
-        raise InputError(f"{where} is {' '.join(words)!r}; it must be {describe_type(hint)}.") from None
+        raise InputError(f"{where} is {_shown(' '.join(words))}; it must be {describe_type(hint)}.") from None
 
 
 def _plain_words(words: Sequence[str], hint: Any) -> Any:
@@ -294,6 +327,8 @@ def _plain_words(words: Sequence[str], hint: Any) -> Any:
     (word,) = words
     if hint is bool:
         return {"true": True, "false": False}.get(word.lower(), word)
+    if hint is float and word in ("inf", "-inf"):
+        return word
     return hint(word) if hint in (int, float) else word
 
 

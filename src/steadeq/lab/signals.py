@@ -1,4 +1,4 @@
-"""Ctrl-C and kill: requests to finish the step, save and go, and nothing that new processes must deal with."""
+"""Ctrl-C, kill, lost terminals: requests to finish the step, save and go, and no matter of new processes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,27 @@ from types import FrameType
 
 
 class Interruption:
-    """Notes SIGINT and SIGTERM while its context lasts; a second Ctrl-C stops at once."""
+    """Notes SIGINT, SIGTERM and SIGHUP while its context lasts; a second Ctrl-C stops at once.
+
+    What the process ignores, as `nohup` has it ignore the end of its terminal, it goes on ignoring.
+    """
 
     def __init__(self) -> None:
         self.requested = False
+        self.reason: str | None = None
+        """Why it was requested, if it was not a signal."""
         self._previous: dict[int, object] = {}
+
+    def request(self, reason: str) -> None:
+        """Ask for what a signal asks for."""
+        self.requested, self.reason = True, reason
 
     def __enter__(self) -> Interruption:
         # Only the main thread may handle signals; elsewhere they keep their meaning.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._note)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -101,7 +101,7 @@ WRONG = {
     "no folder": ("synthetic --out", ["--out"]),
     "zero steps": ("synthetic --loop.num-steps 0", ["num_steps", "0"]),
     "a negative rate": ("synthetic --optimizer.learning-rate -1", ["learning_rate", "-1"]),
-    "a rate that is no number": ("synthetic --optimizer.learning-rate nan", ["learning_rate", "nan"]),
+    "a rate that is no number": ("synthetic --optimizer.learning-rate nan", ["learning-rate", "nan"]),
     "an infinite weight": ("synthetic --regularizer.weight inf", ["weight", "inf"]),
     "a probability above one": ("synthetic --regularizer.probability 1.5", ["probability", "1.5"]),
     "a budget of nothing": ("synthetic --solver.max-evals 0", ["max_evals", "0"]),

@@ -104,7 +104,7 @@ def test_a_checkpoint_becomes_a_folder_and_what_was_found_is_told(flag, checkpoi
 def test_a_preset_takes_the_place_of_what_is_inferred(checkpoint, home, capfd):
     output = succeed(capfd, "convert", checkpoint, "--preset", "mdeq/cifar10-tiny", "-o", "tiny")
     assert "Assumed (preset mdeq/cifar10-tiny)" in output
-    assert "stage0.0.weight is missing" in refuse(capfd, "convert", checkpoint, "--preset", "mdeq/cifar10", "-o", "b")
+    assert "its weights have channels=(24, 24)" in refuse(capfd, "convert", checkpoint, "--preset", "mdeq/cifar10", "-o", "b")
     assert "There is no model 'mdeq/cifar'" in refuse(capfd, "convert", checkpoint, "--preset", "mdeq/cifar", "-o", "b")
 
 
@@ -269,7 +269,7 @@ def test_data_that_does_not_fit_is_refused_in_a_sentence(checkpoint, home, capfd
         ("twelve", *SMALL): "it has 10 classes, and the model has 12",
         ("tiny",): "tiny holds a model and no data; name that with --data",
         ("tiny", "--data", "cifr10"): "--data is 'cifr10'; it must be one of Cifar10",
-        ("tiny", *SMALL, "--budgets", "0"): "each must be at least 1",
+        ("tiny", *SMALL, "--budgets", "0"): "each must be from 1 to 100000",
         ("tiny", *SMALL, "--batch-size", "0"): "--batch-size is 0; it must be at least 1",
         ("tiny", *SMALL, "--step", "3"): "it has no checkpoint of step 3",
         ("nothing", *SMALL): "nothing is no folder of a model",

@@ -69,7 +69,7 @@ VARIANTS = {
         "log": {"every": 3},
     },
     "closed-loop-radius": {
-        "regularizer": {"schedule": ClosedLoop(target=0.05, measure="spectral_radius"), "probability": 1.0},
+        "regularizer": {"schedule": ClosedLoop(target=0.05, observed="spectral_radius"), "probability": 1.0},
         "log": {"spectrum_samples": 4, "spectrum_products": 8},
     },
     "warm-up": {"warmup": {"num_steps": 7, "depth": 4, "regularizer_weight": 0.5}},

@@ -1,14 +1,21 @@
-"""Ctrl-C and kill are requests while a run goes on, and what they always were before and after."""
+"""Ctrl-C, kill and lost terminals are requests while a run goes on, and what they always were before and after."""
 
+import errno
+import os
 import signal
 import threading
 
 import pytest
+from lab.train.runs import assert_same, final_state, start, tiny_config, train
 
+from steadeq.lab.errors import Interrupted
+from steadeq.lab.folder import RunFolder
 from steadeq.lab.signals import Interruption
+from steadeq.lab.train import Trainer
+from steadeq.lab.train.display import Display
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_is_noted_and_nothing_stops(number):
     before = signal.getsignal(number)
     with Interruption() as interruption:
@@ -53,3 +60,77 @@ def test_other_threads_can_train_too():
     thread.start()
     thread.join()
     assert not failures
+
+
+def test_what_a_process_ignores_it_goes_on_ignoring():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption() as interruption:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interruption.requested
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+class LostDisplay(Display):
+    """A display whose reader goes away, or whose disk fills up, at one of its calls."""
+
+    def __init__(self, call: str, error: BaseException) -> None:
+        self.call, self.error = call, error
+
+    def begin(self, title, num_steps, step):
+        self._fail("begin")
+
+    def advance(self, title, step, values):
+        if step == 6:
+            self._fail("advance")
+
+    def __exit__(self, *error):
+        self._fail("exit")
+
+    def _fail(self, call):
+        if call == self.call:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "step"),
+    [
+        ("begin", BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)), 1),
+        ("advance", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 7),
+        ("advance", OSError(errno.EIO, os.strerror(errno.EIO)), 7),
+        ("advance", ValueError("I/O operation on closed file."), 7),
+        ("advance", SystemExit(1), 7),
+    ],
+    ids=["pipe", "disk", "terminal", "closed", "rich"],
+)
+def test_a_run_that_nobody_can_watch_saves_and_goes_on_later(call, error, step, tmp_path):
+    config = tiny_config()
+    train(config, tmp_path / "whole")
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(Interrupted, match="output could not be written"):
+        Trainer(config, folder, display=LostDisplay(call, error)).train()
+    assert folder.checkpoints().steps()[-1] == step
+    train(config, tmp_path / "run")
+    assert_same(final_state(tmp_path / "run"), final_state(tmp_path / "whole"))
+
+
+def test_a_display_that_fails_after_the_last_step_costs_nothing(tmp_path):
+    config = tiny_config()
+    folder = RunFolder.create(tmp_path / "run", config)
+    trainer = Trainer(config, folder, display=LostDisplay("exit", BrokenPipeError()))
+    assert trainer.train()
+    assert trainer.is_finished
+
+
+def test_a_command_whose_reader_has_gone_saves_what_it_has(tmp_path):
+    with start("train", "synthetic", "--out", str(tmp_path / "run"), "--log.spectrum-samples", "0") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        errors = process.stderr.read()
+    assert process.returncode == 130
+    assert "Broken pipe" in errors
+    assert "Traceback" not in errors
+    assert RunFolder(tmp_path / "run").checkpoints().steps()

@@ -329,7 +329,7 @@ def test_a_closed_loop_records_the_norm_itself_even_where_its_guard_holds_the_pe
 
 def test_a_closed_loop_on_the_spectral_radius_follows_the_evaluations(tmp_path):
     schedule = {
-        "schedule": ClosedLoop(target=0.3, measure="spectral_radius", gain=0.2),
+        "schedule": ClosedLoop(target=0.3, observed="spectral_radius", gain=0.2),
         "weight": 0.2,
         "probability": 1.0,
     }

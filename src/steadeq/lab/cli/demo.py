@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..._internal.validation import check_count
 from ...solvers import Picard
 from .. import recipes
 from ..config import TrainConfig
-from ..errors import InputError
 from ..loading import load_trained
 from ..report import write_report
 from ..report.notation import error_note
@@ -43,13 +43,16 @@ class Arguments:
     jobs: int = 2
     """Runs at a time."""
 
+    def __post_init__(self) -> None:
+        check_count("jobs", self.jobs)
+        if self.num_epochs is not None:
+            check_count("num_epochs", self.num_epochs)
+
 
 def run(arguments: Sequence[str]) -> int:
     """Compare training with and without Jacobian regularization on embedded data."""
     summary = "Compare training with and without Jacobian regularization on embedded data."
     args = parse(Arguments, arguments, command="demo", summary=summary)
-    if args.jobs < 1:
-        raise InputError(f"--jobs is {args.jobs}; it must be at least 1.")
     # The longest first, so that the processors finish together.
     configs = {args.out / name: _config(name, args) for data in reversed(_RUNS) for name in _RUNS[data]}
     complete_runs(configs, num_jobs=args.jobs, display=choose_display())
@@ -76,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _config(name: str, args: Arguments) -> TrainConfig:
     config = recipes.get(name).build()
-    num_epochs = args.num_epochs or config.loop.num_epochs
+    num_epochs = config.loop.num_epochs if args.num_epochs is None else args.num_epochs
     return replace(config, loop=replace(config.loop, seed=args.seed, num_epochs=num_epochs))
 
 

@@ -17,12 +17,14 @@ from ...models import ToyDEQ
 from ..data import Synthetic, read_samples, synthetic
 from ..errors import InputError
 from ..files import write_atomically
+from ..folder import check_plain
 from ..loading import TrainedModel, load_trained
 from ..report import diagnosis_panels, save_png, synthetic_figure
 from ..report.synthetic import Frame
 from ..runs import Diagnosis, Split
 from ..train import Process
 from ..train.adapter import ModelAdapter
+from ..train.evaluation import check_weights
 from .arguments import parse, positional
 from .table import print_table
 
@@ -55,17 +57,19 @@ def run(arguments: Sequence[str]) -> int:
     """Look closely at a run, print a summary, and write JSON and figures."""
     summary = "Is it safe to iterate: spectrum, Jacobian norm, residual curves and evaluations of each sample."
     args = parse(Arguments, arguments, command="diagnose", summary=summary)
-    for name in ("num_samples", "max_evals", "max_products"):
-        if getattr(args, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least 1.")
+    for name, least in (("num_samples", 1), ("max_evals", 1), ("max_products", 2)):
+        if getattr(args, name) < least:
+            raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least {least}.")
     if args.tol is not None and not 0 <= args.tol < 1:
         raise InputError(f"--tol is {args.tol}; it must be in [0, 1).")
     with Process.join(args.device) as process:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
+        check_weights(trained)
         result = _diagnose(trained, args, process.device)
     figures = {panel.title: panel.figure for panel in diagnosis_panels(result)} | _surfaces(trained)
     folder = args.run / "diagnosis"
     try:
+        check_plain(args.run / "diagnosis.json")
         folder.mkdir(exist_ok=True)
         write_atomically(args.run / "diagnosis.json", result.to_json())
         for name, figure in figures.items():

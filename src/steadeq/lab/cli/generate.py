@@ -21,6 +21,7 @@ from ..errors import InputError, Interrupted, RunError
 from ..loading import TrainedModel, load_trained
 from ..train import Process
 from ..train.adapter import ModelAdapter
+from ..train.evaluation import check_weights
 from .arguments import parse, positional
 from .table import print_table
 
@@ -71,8 +72,6 @@ class Arguments:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
-        if self.seed >= 1 << 63:
-            raise InputError(f"--seed is {self.seed}; it must be less than 2^63.")
         if self.tol is not None and not 0 <= self.tol < 1:
             raise InputError(f"--tol is {self.tol}; it must be in [0, 1).")
         try:
@@ -120,6 +119,7 @@ def run(arguments: Sequence[str]) -> int:
     args = parse(Arguments, arguments, command="generate", summary="Text from a language model, token by token.")
     with Process.join(args.device) as process:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
+        check_weights(trained)
         vocabulary = _vocabulary(args.run, trained)
         has_equilibrium = ModelAdapter(trained.model).has_equilibrium
         for name, default in (("max_evals", None), ("tol", None), ("compare", False)):

@@ -18,6 +18,7 @@ from ..runs import RunRecord
 from ..serialization import differences
 from ..train import Process, Trainer
 from ..train.display import choose_display
+from ..train.loop import ADVICE
 from ..train.profile import SECTIONS
 from .arguments import parse_with_config
 from .table import print_table
@@ -132,6 +133,11 @@ def _train(request: _Request, process: Process) -> None:
     metric = trainer.task.metric
     effort = f" with {values['forward_evals']:.1f} evaluations" if "forward_evals" in values else ""
     trainer.display.say(f"{folder.path}: validation {metric} {values[metric]:.4g}{effort}.")
+    if trainer.num_bad:
+        skipped = f"{trainer.num_bad} of {trainer.step} steps were skipped, as they were not finite"
+        if 2 * trainer.num_bad > trainer.step:
+            raise RunError(f"{folder.path}: {skipped}; this is no trained network. {ADVICE}")
+        trainer.display.say(f"{skipped}.")
     if request.args.profile and process.is_main:
         shares = trainer.profile.shares()
         print_table(["where the time went", "share"], [[SECTIONS[n], f"{s:.1%}"] for n, s in shares.items()])

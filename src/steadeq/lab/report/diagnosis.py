@@ -14,12 +14,15 @@ from ..runs import Array, Diagnosis
 from .panels import Panel, panels
 from .style import BLUE, GRAY, PALETTE, add_legend, new_axes, styled, use_log_scale
 
+_HUGE = 1e300
+"""What is beyond is left out of figures, whose arithmetic it would overflow."""
+
 
 def residual_curve_figure(diagnosis: Diagnosis) -> Figure | None:
     """Show the relative residual against evaluations: its mean, and where 80% of the samples are."""
     mean, low, high = map(_numbers, (diagnosis.residual_mean, diagnosis.residual_low, diagnosis.residual_high))
     # The first entry may be the residual before any evaluation, which is not a number.
-    kept = mean > 0
+    kept = (mean > 0) & (mean < _HUGE)
     if not kept.any():
         return None
     evals, mean = np.arange(len(mean))[kept], mean[kept]
@@ -54,7 +57,7 @@ def num_evals_figure(diagnosis: Diagnosis) -> Figure | None:
 def spectral_radius_figure(diagnosis: Diagnosis) -> Figure | None:
     """Show the spectral radius of each sample in ascending order, with the paper's Rayleigh estimate beside it."""
     values = _numbers(diagnosis.spectral_radius)
-    if not np.isfinite(values).any():
+    if not (np.abs(values) < _HUGE).any():
         return None
     order, rank = np.argsort(values), np.arange(1, len(values) + 1)
     values, rayleigh = values[order], _numbers(diagnosis.spectral_radius_rayleigh)[order]
@@ -82,10 +85,14 @@ def spectral_radius_figure(diagnosis: Diagnosis) -> Figure | None:
 def jacobian_norm_figure(diagnosis: Diagnosis) -> Figure | None:
     """Show how the squared Jacobian norm by state dimension is distributed over samples."""
     values = _numbers(diagnosis.jacobian_norm)
-    values = values[np.isfinite(values)]
+    values = values[np.abs(values) < _HUGE]
     if not len(values):
         return None
-    return _histogram(values, "‖J‖² / d", min(20, max(5, round(math.sqrt(len(values)) * 2))))
+    low, high = values.min(), values.max()
+    # Values that are all but equal get bars of a width that floats can tell.
+    margin = max(0.0, 1e-6 * max(abs(low), abs(high), 1e-300) - (high - low))
+    count = min(20, max(5, round(math.sqrt(len(values)) * 2)))
+    return _histogram(values, "‖J‖² / d", np.linspace(low - margin, high + margin, count + 1))
 
 
 def diagnosis_panels(diagnosis: Diagnosis) -> list[Panel]:

@@ -38,7 +38,8 @@ def write_report(
     page = render_report(runs, title=title, sections=sections)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, page)
+        # Names of folders may hold what is no Unicode.
+        write_atomically(path, page.encode(errors="replace"))
     except OSError as error:
         raise InputError(f"The report {path} cannot be written: {error.strerror}.") from error
 
@@ -132,6 +133,8 @@ def _notices(run: RunRecord, problem: str | None) -> list[str]:
         found.append("Not evaluated yet.")
     if run.evaluation is not None and run.evaluation.step < run.step:
         found.append(f"evaluation.json is of step {run.evaluation.step:,}, and the run has gone on since.")
+    if run.is_mostly_skipped:
+        found.append("More than half of the steps were skipped: this is no trained network.")
     if run.num_skipped:
         found.append(f"{plural(run.num_skipped, 'step')} skipped, as the loss or the gradient was not finite.")
     return found

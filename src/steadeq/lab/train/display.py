@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 _BAR_SECONDS, _LINE_SECONDS = 0.1, 5.0
@@ -29,6 +30,40 @@ class Display:
 
     def __exit__(self, *error: object) -> None:
         """Leave the terminal as it was."""
+
+
+class LastingDisplay(Display):
+    """Shows what another display shows until that fails, as when its reader has gone or a disk is full.
+
+    From then on it shows nothing: who trains is told once, and never fails because nobody can watch.
+    """
+
+    def __init__(self, display: Display, failed: Callable[[str], None]) -> None:
+        self._display, self._failed = display, failed
+
+    def begin(self, title: str, num_steps: int, step: int) -> None:
+        self._try("begin", title, num_steps, step)
+
+    def advance(self, title: str, step: int, values: dict[str, float]) -> None:
+        self._try("advance", title, step, values)
+
+    def say(self, text: str) -> None:
+        self._try("say", text)
+
+    def __enter__(self) -> Display:
+        self._try("__enter__")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._try("__exit__", *error)
+
+    def _try(self, name: str, *arguments: Any) -> None:
+        try:
+            getattr(self._display, name)(*arguments)
+        except (OSError, ValueError, SystemExit) as error:
+            # A ValueError is a file that is closed, and rich leaves by a SystemExit when its reader has gone.
+            self._display = Display()
+            self._failed(f"its output could not be written ({getattr(error, 'strerror', None) or 'it is closed'})")
 
 
 class _Clock:
@@ -87,6 +122,8 @@ class BarDisplay(Display):
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}", style="dim"),
             console=self._console,
+            # A thread that draws would fail where nobody could catch it.
+            auto_refresh=False,
         )
         self._bars: dict[str, tuple[Any, _Clock]] = {}
 
@@ -99,7 +136,7 @@ class BarDisplay(Display):
         bar, clock = self._bars[title]
         if clock.is_due(step, _BAR_SECONDS):
             rate = f"{clock.rate(step):.1f} steps/s"
-            self._progress.update(bar, completed=step, rate=rate, note=describe(values))
+            self._progress.update(bar, completed=step, rate=rate, note=describe(values), refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)

@@ -41,16 +41,27 @@ class Process:
     @contextmanager
     def join(cls, device: str = "auto") -> Iterator[Process]:
         """Take one's place among the processes, for as long as the context lasts."""
-        world_size, local_rank = _from_environment("WORLD_SIZE", 1), _from_environment("LOCAL_RANK", 0)
-        if world_size > 1 and "RANK" not in os.environ:
-            raise InputError("WORLD_SIZE is set, but RANK is not: start several processes with torchrun.")
+        world_size = _from_environment("WORLD_SIZE", 1, least=1)
+        rank, local_rank = _from_environment("RANK", 0), _from_environment("LOCAL_RANK", 0)
+        if world_size > 1:
+            for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+                if name not in os.environ:
+                    raise InputError(f"WORLD_SIZE is set, but {name} is not: start several processes with torchrun.")
+        if rank >= world_size:
+            raise InputError(
+                f"The environment variable RANK is {rank}, and WORLD_SIZE is {world_size}: start several processes "
+                "with torchrun."
+            )
         place = _device(device, local_rank)
         if world_size == 1:
             yield cls(device=place)
             return
         if place.type == "cuda":
             torch.cuda.set_device(place)
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_TIMEOUT)
+        try:
+            dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_TIMEOUT)
+        except (ValueError, RuntimeError) as error:
+            raise InputError(f"The processes do not find each other: {str(error).splitlines()[0]}") from error
         try:
             yield cls(rank=dist.get_rank(), world_size=world_size, device=place)
         finally:
@@ -97,10 +108,10 @@ class Process:
             dist.barrier()
 
 
-def _from_environment(name: str, default: int) -> int:
+def _from_environment(name: str, default: int, *, least: int = 0) -> int:
     value = os.environ.get(name, str(default))
-    if not value.isdecimal():
-        raise InputError(f"The environment variable {name} is {value!r}; it must be a number.")
+    if not (value.isascii() and value.isdecimal() and len(value) < 10) or int(value) < least:
+        raise InputError(f"The environment variable {name} is {value!r}; it must be an integer >= {least}.")
     return int(value)
 
 

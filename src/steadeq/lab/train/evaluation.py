@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,11 +12,13 @@ import torch
 from torch import nn
 
 from ..._internal.trees import leaves
+from ...equilibrium import Status
 from ...jacobian import frobenius_norm, spectral_radius
 from ...solvers import AbstractSolver
 from ..data import MapDataset, evaluation_batches, fingerprint, is_contiguous, read_samples, spread_over
-from ..errors import InputError, Interrupted
+from ..errors import InputError, Interrupted, RunError
 from ..files import write_atomically
+from ..folder import check_plain
 from ..loading import TrainedModel
 from ..runs import Evaluation, EvaluationRow, Split
 from ..signals import Interruption
@@ -22,6 +26,11 @@ from ..tasks import AbstractTask
 from .adapter import Carry, ModelAdapter
 from .distributed import Process
 from .metrics import now, peak_memory
+
+log = logging.getLogger(__name__)
+
+_MAX_BUDGET = 100_000
+"""The largest budget of a solve that may be asked for; beyond it is a typo."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +62,8 @@ class Evaluator:
         device, adapter = self.process.device, ModelAdapter(model)
         was_training = model.training
         model.eval()
-        # loss, residual, evaluations, converged, seconds, units; then the scores
-        sums = torch.zeros(6, dtype=torch.float64, device=device)
+        # loss, residual, evaluations, converged, seconds, units, bad samples; then the scores
+        sums = torch.zeros(7, dtype=torch.float64, device=device)
         scores: torch.Tensor | None = None
         keeps_carry = is_contiguous(dataset)
         carry: Carry | None = None
@@ -75,19 +84,24 @@ class Evaluator:
                 num_units = self.task.num_units(y)
                 sums[0] += num_units * losses.double().sum()
                 stats = None if answer.equilibrium is None else answer.equilibrium.stats
+                is_bad = ~losses.isfinite()
                 if stats is not None:
+                    is_bad |= stats.status == Status.NON_FINITE
                     values = (stats.residual, stats.num_evals, stats.converged)
                     sums[1:4] += num_units * torch.stack([value.double().sum() for value in values])
                 sums[4] += seconds
                 sums[5] += num_units * len(y)
+                sums[6] += is_bad.sum()
                 part = num_units * self.task.scores(answer.output, y, losses).double().sum(dim=0).reshape(-1)
                 scores = part if scores is None else scores + part
         finally:
             model.train(was_training)
         assert scores is not None
         numbers = self.process.total(torch.cat([sums, scores])).tolist()
-        loss, residual, evals, converged, seconds, count, *totals = numbers
+        loss, residual, evals, converged, seconds, count, num_bad, *totals = numbers
         has_solves = adapter.has_equilibrium
+        if num_bad and self.process.is_main:
+            log.warning("%d samples have a state or a loss that is not finite; their scores mean nothing.", num_bad)
         return EvaluationRow(
             max_evals=(depth or solver.max_evals) if has_solves else 0,
             loss=loss / count,
@@ -155,8 +169,9 @@ def sweep_budgets(
     """
     config = trained.config
     for budget in budgets:
-        if budget < 1:
-            raise InputError(f"--budgets has {budget}; each must be at least 1.")
+        if not 1 <= budget <= _MAX_BUDGET:
+            raise InputError(f"--budgets has {budget}; each must be from 1 to {_MAX_BUDGET}.")
+    check_weights(trained)
     dataset = config.data.load_split(split)
     if trained.identity is not None:
         trained.identity.check_data(split, fingerprint(dataset), trained.path)
@@ -177,9 +192,25 @@ def sweep_budgets(
     )
 
 
+def check_weights(trained: TrainedModel) -> None:
+    """Refuse a network with weights that are not finite: a solver would return its start, which looks like a result.
+
+    Raises:
+        RunError: There is one; a buffer may hold -inf, as masks do.
+    """
+    for name, tensor in trained.model.named_parameters():
+        if not tensor.isfinite().all():
+            raise RunError(f"{trained.path} cannot be used: its weight {name} is not finite; train it anew.")
+    for name, tensor in trained.model.named_buffers():
+        if not (tensor < math.inf).all():
+            raise RunError(f"{trained.path} cannot be used: its buffer {name} is not finite; train it anew.")
+
+
 def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
     """Write evaluation.json and evaluation.csv."""
     try:
+        for name in ("evaluation.json", "evaluation.csv"):
+            check_plain(folder / name)
         write_atomically(folder / "evaluation.json", evaluation.to_json())
         write_atomically(folder / "evaluation.csv", evaluation.to_csv())
     except OSError as error:

@@ -20,20 +20,20 @@ from ..checkpoint import Checkpoint
 from ..config import TrainConfig
 from ..data import AbstractTextConfig, Splits, open_reader, read_samples
 from ..errors import Diverged, InputError, Interrupted, RunError
-from ..folder import RunFolder
+from ..folder import RunFolder, check_plain
 from ..identity import Identity
 from ..loading import build_model, load_weights
 from ..seeds import derive_seed
 from ..signals import Interruption
 from .adapter import CarryStore, ModelAdapter
-from .display import Display
+from .display import Display, LastingDisplay
 from .distributed import Process
 from .evaluation import Evaluator
 from .metrics import MetricsLog, Window, peak_memory
 from .profile import Profile
 from .step import StepResult, StepSettings, TrainStep, unpack
 
-_ADVICE = (
+ADVICE = (
     "Try a lower optimizer.learning_rate, a larger regularizer.weight or regularizer.probability, a larger "
     "solver.max_evals, optimizer.max_grad_norm, or some warmup.num_steps."
 )
@@ -61,8 +61,15 @@ class Trainer:
         is_profiled: bool = False,
     ) -> None:
         self.config, self.folder, self.process = config, folder, process
-        self.display = display if display is not None and process.is_main else Display()
+        self.interruption = Interruption()
+        shown = display if display is not None and process.is_main else Display()
+        self.display = LastingDisplay(shown, self.interruption.request)
         loop, device = config.loop, process.device
+        if config.log.spectrum_samples and config.log.spectrum_products < 2:
+            raise InputError(
+                f"log.spectrum_products is {config.log.spectrum_products}; it must be at least 2, or "
+                "log.spectrum_samples 0."
+            )
         self.splits = config.data.load()
         if not isinstance(self.splits, Splits):
             raise InputError(
@@ -100,7 +107,6 @@ class Trainer:
             self.regularizer, weight=config.warmup.regularizer_weight, schedule=Constant()
         )
         self.adjoint = self.profile.adjoint(config.adjoint)
-        self.interruption = Interruption()
         self.evaluator = Evaluator(
             task=self.task,
             process=process,
@@ -146,6 +152,13 @@ class Trainer:
             raise InputError(
                 f"The checkpoints in {self.folder.path} were made by another version: they lack {error}."
             ) from error
+        except (TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
+            if isinstance(error, (InputError, RunError)):
+                raise
+            raise RunError(
+                f"The state of step {checkpoint.step} in {self.folder.path} is not one that a run has saved: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
         return True
 
     def _restore(self, checkpoint: Checkpoint) -> None:
@@ -159,7 +172,11 @@ class Trainer:
         self.window = Window(**state["window"])
         self.carry.load_state_dict(state["carry"])
         for name in _SAVED:
+            if type(state[name]) is not type(getattr(self, name)):
+                raise TypeError(f"{name} is a {type(state[name]).__name__}.")
             setattr(self, name, state[name])
+        if self.evaluated_at == self.step and self.task.metric not in self.evaluation:
+            raise ValueError(f"evaluation has no {self.task.metric}.")
         if self.step > self.num_steps:
             raise InputError(
                 f"The checkpoint in {self.folder.path} is of step {self.step}, beyond the last step of the run "
@@ -183,8 +200,9 @@ class Trainer:
                 self._run()
         except Interrupted:
             self._save()
+            why = "" if self.interruption.reason is None else f", as {self.interruption.reason}"
             raise Interrupted(
-                f"Stopped at step {self.step} of {self.num_steps}; the state is saved in {self.folder.path}."
+                f"Stopped at step {self.step} of {self.num_steps}{why}; the state is saved in {self.folder.path}."
             ) from None
         finally:
             self.reader.close()
@@ -215,6 +233,7 @@ class Trainer:
         if not self.process.is_main:
             return
         folder = self.folder.path / "tensorboard" if self.config.log.tensorboard else None
+        check_plain(self.folder.metrics_path)
         try:
             MetricsLog.rewind(self.folder.metrics_path, step=self.step, evaluated_at=self.evaluated_at)
             self._log = MetricsLog(self.folder.metrics_path, tensorboard=folder, step=self.step)
@@ -252,8 +271,8 @@ class Trainer:
                     buffer.copy_(before)
             self.optimizer.zero_grad(set_to_none=True)
         values |= {"regularizer_weight": settings.regularizer.gamma(step), "learning_rate": rate}
-        if settings.regularizer is self.regularizer and "forward_residual" in values:
-            self.regularizer.observe(residual=values["forward_residual"])
+        if settings.regularizer is self.regularizer and math.isfinite(values.get("forward_residual", math.nan)):
+            self.regularizer.observe(residual=values["forward_residual"], evals=values["forward_evals"])
         self.step += 1
         with self.profile.section("logging"):
             # What else runs on the machine shows in the first, and not in the second.
@@ -298,7 +317,10 @@ class Trainer:
             packed = weight * result.pack(must_stop=self.interruption.requested)
             total = packed if total is None else total + packed
         assert total is not None
-        return unpack(self.process.total(total) / self.process.world_size / num_parts, self.task)
+        values = unpack(self.process.total(total) / self.process.world_size / num_parts, self.task)
+        # A share of the samples, as all that is packed is a mean over them.
+        values["num_bad_samples"] = round(values.pop("bad_samples") * num_samples)
+        return values
 
     def _gradient_norm(self) -> float:
         limit = self.config.optimizer.max_grad_norm
@@ -320,6 +342,8 @@ class Trainer:
     def _record(self, values: dict[str, float], is_good: bool, times: dict[str, float]) -> None:
         if is_good:
             self.num_bad_in_row = 0
+            if values["num_bad_samples"]:
+                self.display.say(f"Step {self.step}: {values['num_bad_samples']} samples left out, as not finite.")
             self.window.add({**values, **times})
         else:
             self.num_bad_in_row += 1
@@ -332,7 +356,7 @@ class Trainer:
         if self.num_bad_in_row >= self.config.loop.max_bad_steps:
             self._write("diverged", {"in_row": self.num_bad_in_row})
             raise Diverged(
-                f"The run stopped at step {self.step}: {self.num_bad_in_row} steps in a row were not finite. {_ADVICE}"
+                f"The run stopped at step {self.step}: {self.num_bad_in_row} steps in a row were not finite. {ADVICE}"
             )
         if self.step % self.config.log.every == 0 or self.step == self.num_steps:
             means = self.window.take()
@@ -366,7 +390,7 @@ class Trainer:
                     seed=seed,
                 )
                 # As long as the other regularizer is at work, this one's gamma would only run away.
-                if depth is None:
+                if depth is None and math.isfinite(values["spectral_radius"]):
                     self.regularizer.observe(spectral_radius=values["spectral_radius"])
             values |= {"epoch": self.step / self.reader.steps_per_epoch, "seconds": time.perf_counter() - start}
         self.evaluated_at, self.evaluation = self.step, values

@@ -85,7 +85,7 @@ class MetricsLog:
                 # The last line is written anew when the run is through.
                 if not is_later and record["event"] != "finished":
                     kept.append(line + "\n")
-            except (ValueError, KeyError, TypeError, RecursionError):
+            except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
                 if number < len(lines):
                     damaged.append(number)
         if damaged:

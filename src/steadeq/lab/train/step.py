@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ NAMES = (
     "backward_residual",
     "backward_evals",
     "non_finite",
+    "bad_samples",
     "stop",
 )
 """What the numbers of a step are, in the order of `StepResult.pack`; the scores of the task follow."""
@@ -60,6 +61,12 @@ class StepResult:
     equilibrium: Equilibrium | None
     """What was solved; None for a network that solves nothing."""
     carry: Carry | None
+    has_bad_state: Tensor
+    """Whether some state of a solve, or a buffer such as a running mean, is not finite."""
+    num_bad: int
+    """Samples that were left out, as their input, state or loss was not finite."""
+    num_samples: int
+    """Samples with those that were left out."""
 
     def pack(self, *, must_stop: bool) -> Tensor:
         """Return all numbers in one tensor, so that they travel together; after the backward pass, as it counts too.
@@ -79,7 +86,8 @@ class StepResult:
             nan if forward is None else forward.num_evals.float().mean(),
             nan if backward is None else backward.residual.mean(),
             nan if backward is None else backward.num_evals.double().mean(),
-            like.new_zeros(()) if forward is None else (forward.status == Status.NON_FINITE).any(),
+            self.has_bad_state,
+            like.new_tensor(self.num_bad / self.num_samples),
             like.new_tensor(float(must_stop)),
         )
         return torch.cat([torch.stack([value.double() for value in values]), self.scores.double()])
@@ -110,13 +118,50 @@ class TrainStep(nn.Module):
         self.model, self.task, self.precision, self._profile = model, task, precision, profile
 
     def forward(self, x: Tensor, y: Tensor, settings: StepSettings, carry: Carry | None = None) -> StepResult:
-        """Return losses and numbers of a batch, which goes on where the carry comes from."""
+        """Return losses and numbers of a batch, which goes on where the carry comes from.
+
+        Samples whose input, state or loss is not finite are left out, so that they do not cost the others their
+        gradients: the batch is sent through the network again without them. Batch normalization spreads a bad state
+        over the whole batch; then, as when all samples are bad, nothing is left out, and the caller skips the step.
+        """
+        kept = torch.arange(len(y), device=y.device)
+        is_bad = ~x.reshape(len(x), -1).isfinite().all(dim=1)
+        buffers = [buffer.clone() for buffer in self.model.buffers()]
+        while True:
+            if is_bad.any() and not is_bad.all():
+                kept = kept[~is_bad]
+            rows = slice(None) if len(kept) == len(y) else kept
+            part = None if carry is None else tuple(tensor[rows] for tensor in carry)
+            result, is_bad = self._pass(x[rows], y[rows], settings, part)
+            if not is_bad.any() or is_bad.all():
+                break
+            # The samples that are left out must not stay in running means either.
+            for buffer, before in zip(self.model.buffers(), buffers, strict=True):
+                buffer.copy_(before)
+        if len(kept) == len(y):
+            return result
+        return replace(
+            result,
+            carry=None if result.carry is None else _spread(result.carry, carry, kept, len(y)),
+            num_bad=len(y) - len(kept),
+            num_samples=len(y),
+        )
+
+    def _pass(self, x: Tensor, y: Tensor, settings: StepSettings, carry: Carry | None) -> tuple[StepResult, Tensor]:
+        """Return what a pass over some samples gave, and which of them are bad."""
         with torch.autocast(y.device.type, dtype=self.precision, enabled=self.precision is not None):
             with nullcontext() if self._profile is None else self._profile.section("solver"):
                 answer = ModelAdapter(self.model)(
                     x, carry=carry, solver=settings.solver, adjoint=settings.adjoint, depth=settings.depth
                 )
             losses = self.task.losses(answer.output, y)
+            is_bad = ~losses.detach().isfinite()
+            # A mask may hold -inf.
+            spoiled = [~(buffer < math.inf).all() for buffer in self.model.buffers()]
+            has_bad_state = torch.stack(spoiled).any() if spoiled else is_bad.new_zeros(())
+            if answer.equilibrium is not None and answer.equilibrium.stats is not None:
+                lost = answer.equilibrium.stats.status == Status.NON_FINITE
+                is_bad, has_bad_state = is_bad | lost, has_bad_state | lost.any()
             task_loss = losses.mean()
             term, norm = torch.zeros_like(task_loss), None
             if answer.equilibrium is not None:
@@ -125,7 +170,7 @@ class TrainStep(nn.Module):
                 # Others estimate something else.
                 norm = bare if isinstance(regularizer, JacobianRegularizer) else None
             scores = self.task.scores(answer.output, y, losses).detach()
-            return StepResult(
+            result = StepResult(
                 loss=task_loss + term,
                 task_loss=task_loss.detach(),
                 penalty=term.detach(),
@@ -133,4 +178,20 @@ class TrainStep(nn.Module):
                 scores=scores.mean(dim=0).reshape(-1),
                 equilibrium=answer.equilibrium,
                 carry=answer.carry,
+                has_bad_state=has_bad_state,
+                num_bad=0,
+                num_samples=len(y),
             )
+            return result, is_bad
+
+
+def _spread(carry: Carry, before: Carry | None, kept: Tensor, num_samples: int) -> Carry:
+    """Return a carry for all samples, given that of the samples that were kept; the others go on with what they had."""
+    whole = []
+    for index, part in enumerate(carry):
+        rows = part.new_zeros(num_samples, *part.shape[1:])
+        if before is not None and before[index].shape == rows.shape:
+            rows.copy_(before[index])
+        rows[kept] = part
+        whole.append(rows)
+    return tuple(whole)

@@ -1,0 +1,74 @@
+"""`make torture`: all attacks, a table, and results.json.
+
+usage: python -m torture [ATTACK ...] [ATTACK:NUMBER ...] [--share S] [--workers N]
+
+With names, only these attacks are made, with numbers only these tries of them, and results.json is left alone. A share
+of 0.2 makes a fifth of the tries.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import sys
+from pathlib import Path
+
+import torch
+from torture.attack import Failure, timed
+from torture.catalog import ATTACKS
+
+import steadeq
+
+RESULTS = Path(__file__).with_name("results.json")
+
+
+def main() -> int:
+    """Attack; return 1 if something did not hold."""
+    parser = argparse.ArgumentParser(prog="torture", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("attacks", nargs="*", help=f"of {', '.join(ATTACKS)}; ATTACK:NUMBER for a single try")
+    parser.add_argument("--share", type=float, default=1.0, help="which part of the tries to make")
+    parser.add_argument("--workers", type=int, default=2, help="how many tries at a time")
+    arguments = parser.parse_args()
+    rows = []
+    print(f"{'attack':20} {'tries':>6} {'failures':>9} {'seconds':>8}")
+    for name, numbers in _chosen(arguments.attacks, arguments.share).items():
+        failures, seconds = timed(ATTACKS[name], numbers, workers=arguments.workers)
+        print(f"{name:20} {len(numbers):6} {len(failures):9} {seconds:8.0f}", flush=True)
+        for failure in failures:
+            print(f"  {failure.reproduction}  # {failure.reason}", flush=True)
+        rows.append(_row(name, len(numbers), failures, seconds))
+    if not arguments.attacks:
+        content = {**_circumstances(), "share": arguments.share, "attacks": rows}
+        RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+    return 1 if any(row["failures"] for row in rows) else 0
+
+
+def _chosen(words: list[str], share: float) -> dict[str, list[int]]:
+    """Return the numbers of the tries to make, by attack."""
+    chosen: dict[str, list[int]] = {}
+    for word in words or ATTACKS:
+        name, _, number = word.partition(":")
+        if name not in ATTACKS:
+            sys.exit(f"There is no attack {name!r}; there are {', '.join(ATTACKS)}.")
+        all_numbers = range(max(1, round(share * ATTACKS[name].num_tries)))
+        chosen.setdefault(name, []).extend([int(number)] if number else all_numbers)
+    return chosen
+
+
+def _row(name: str, num_tries: int, failures: list[Failure], seconds: float) -> dict:
+    told = [{"try": failure.number, "reason": failure.reason} for failure in failures]
+    return {"attack": name, "tries": num_tries, "failures": told, "seconds": round(seconds)}
+
+
+def _circumstances() -> dict:
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "steadeq": steadeq.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""All attacks: on runs, commands and readers, each in many random tries that can be repeated one by one."""
+
+from torture import (
+    archives,
+    configs,
+    damages,
+    disks,
+    endless,
+    environments,
+    images,
+    kills,
+    options,
+    pickles,
+    ranks,
+    reports,
+    servers,
+    signals,
+)
+from torture.attack import Attack
+
+ATTACKS = {
+    attack.name: attack
+    for attack in (
+        Attack(name="kills", attempt=kills.attempt, num_tries=100, num_quick=1),
+        Attack(name="signals", attempt=signals.attempt_run, num_tries=80, num_quick=1),
+        Attack(name="early-signals", attempt=signals.attempt_start, num_tries=40, num_quick=0),
+        Attack(name="full-disks", attempt=disks.attempt, num_tries=80, num_quick=1),
+        Attack(name="damages", attempt=damages.attempt, num_tries=250, num_quick=1),
+        Attack(name="config-digits", attempt=configs.attempt_digit, num_tries=120, num_quick=1),
+        Attack(name="config-trees", attempt=configs.attempt_tree, num_tries=200, num_quick=3),
+        Attack(name="options", attempt=options.attempt_parser, num_tries=500, num_quick=10),
+        Attack(name="option-runs", attempt=options.attempt_run, num_tries=150, num_quick=1),
+        Attack(name="cifar-pickles", attempt=pickles.attempt_cifar, num_tries=300, num_quick=8),
+        Attack(name="checkpoint-pickles", attempt=pickles.attempt_checkpoint, num_tries=100, num_quick=2),
+        Attack(name="archives", attempt=archives.attempt, num_tries=150, num_quick=8),
+        Attack(name="images", attempt=images.attempt, num_tries=250, num_quick=8),
+        Attack(name="servers", attempt=servers.attempt, num_tries=150, num_quick=5),
+        Attack(name="reports", attempt=reports.attempt, num_tries=40, num_quick=1),
+        Attack(name="endless", attempt=endless.attempt, num_tries=150, num_quick=2),
+        Attack(name="permissions", attempt=environments.attempt_permission, num_tries=60, num_quick=1),
+        Attack(name="environments", attempt=environments.attempt_setting, num_tries=60, num_quick=0),
+        Attack(name="odd-ranks", attempt=ranks.attempt_odd, num_tries=40, num_quick=1),
+        Attack(name="lost-ranks", attempt=ranks.attempt_pair, num_tries=10, num_quick=0),
+    )
+}
+"""By their names. Those that need interpreters of their own have no quick tries: each takes seconds to start."""

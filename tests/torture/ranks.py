@@ -1,0 +1,78 @@
+"""Processes that are lost, disagree or are badly started: the job ends, in time, and its checkpoints are whole."""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+from torture import subjects
+from torture.process import command, interpreter
+
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ODD = ("-1", "2", "7", "one", "", " ", "1.0", "0x1", "99999999999999999999", "١", "nan", "\udcff")
+DIFFERENT = """
+import os, sys
+from steadeq.lab.cli.main import main
+sys.exit(main([*sys.argv[1:], "--loop.seed", os.environ["RANK"]]))
+"""
+
+
+def attempt_odd(draw: Random, folder: Path) -> None:
+    """Start a process with variables that make no sense."""
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    name = draw.choice(("RANK", "WORLD_SIZE", "MASTER_PORT", "RANK"))
+    variables[name] = draw.choice([value for value in ODD if (name, value) != ("WORLD_SIZE", "2")])
+    if name == "MASTER_PORT" or draw.random() < 0.2:
+        # Numbers are ports as well as any; without an address nobody can be met.
+        del variables[draw.choice(("MASTER_ADDR", "MASTER_PORT"))]
+        variables["RANK"] = draw.choice(("-1", "2"))
+    environment = {**subjects.environment(folder), **variables}
+    arguments = ("train", *subjects.KINDS["plain"], "--out", "run")
+    command(*arguments, folder=folder, environment=environment, timeout=30).check(2)
+    assert not (folder / "run").exists()
+
+
+def attempt_pair(draw: Random, folder: Path) -> None:
+    """Start two processes, of which one is lost or has another config."""
+    draw.choice((_lost, _different))(draw, folder)
+
+
+def _lost(draw: Random, folder: Path) -> None:
+    path, rank, count = folder / "run", draw.randrange(2), draw.randint(3, 12)
+
+    def lose(pid: int) -> None:
+        deadline = time.monotonic() + 60
+        while _num_lines(path) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(workers[rank]), signal.SIGKILL)
+
+    steps = ("--loop.num-steps", "100000", "--log.checkpoint-every", "2")
+    arguments = (*LAUNCHER, "-m", "steadeq", "train", *subjects.KINDS["plain"], "--out", "run", *steps)
+    outcome = interpreter(
+        *arguments, folder=folder, environment=subjects.environment(folder), meanwhile=lose, timeout=90
+    )
+    assert outcome.code not in (None, 0), f"exit code {outcome.code}: {outcome.tail}"
+    from steadeq.lab.folder import RunFolder
+
+    checkpoint = RunFolder(path).checkpoints().load_latest()
+    assert checkpoint is not None
+    assert checkpoint.step >= count // 2 - 1
+
+
+def _different(draw: Random, folder: Path) -> None:
+    (folder / "different.py").write_text(DIFFERENT)
+    arguments = (*LAUNCHER, "different.py", "train", *subjects.KINDS["plain"], "--out", "run")
+    outcome = interpreter(*arguments, folder=folder, environment=subjects.environment(folder), timeout=90)
+    assert outcome.code not in (None, 0), f"exit code {outcome.code}"
+    assert "different configs" in outcome.errors, outcome.tail
+    assert not (folder / "run").exists()
+
+
+def _num_lines(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return (path / "metrics.jsonl").read_bytes().count(b"\n")
+    return 0
