@@ -104,7 +104,9 @@ def test_a_checkpoint_becomes_a_folder_and_what_was_found_is_told(flag, checkpoi
 def test_a_preset_takes_the_place_of_what_is_inferred(checkpoint, home, capfd):
     output = succeed(capfd, "convert", checkpoint, "--preset", "mdeq/cifar10-tiny", "-o", "tiny")
     assert "Assumed (preset mdeq/cifar10-tiny)" in output
-    assert "its weights have channels=(24, 24)" in refuse(capfd, "convert", checkpoint, "--preset", "mdeq/cifar10", "-o", "b")
+    assert "its weights have channels=(24, 24)" in refuse(
+        capfd, "convert", checkpoint, "--preset", "mdeq/cifar10", "-o", "b"
+    )
     assert "There is no model 'mdeq/cifar'" in refuse(capfd, "convert", checkpoint, "--preset", "mdeq/cifar", "-o", "b")
 
 

@@ -197,7 +197,10 @@ def test_both_starts_are_compared(capfd):
         ("deq --max-evals 0", "--max-evals is 0; it must be at least 1."),
         ("deq --tol 2", "--tol is 2.0; it must be in [0, 1)."),
         ("deq --seed -1", "--seed is -1; it must be at least 0."),
-        ("deq --seed 9223372036854775808", "--seed is 9223372036854775808; it must be an integer of at most 9.2e+18 in size."),
+        (
+            "deq --seed 9223372036854775808",
+            "--seed is 9223372036854775808; it must be an integer of at most 9.2e+18 in size.",
+        ),
         ("deq --temperature -1", "--temperature is -1.0; it must be a finite number >= 0."),
         ("deq --top-k 0", "--top-k is 0; it must be an integer >= 1."),
         ("deq --top-p 1.5", "--top-p is 1.5; it must be in (0, 1]."),
