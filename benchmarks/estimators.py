@@ -14,7 +14,6 @@ relative, as root mean squares over random starts. Truths of single samples are 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
 from collections.abc import Callable
@@ -23,9 +22,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import kept
 import torch
 from measure import time_interleaved
-from overhead import rewrite_between
 from torch import Tensor
 
 from steadeq import Equilibrium, frobenius_norm, jacobian_penalty, operator_norm, operator_norm_penalty
@@ -302,19 +301,14 @@ def measure(runs: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure errors and costs of estimates of the Jacobian's norms.")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where trained models are kept")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the numbers are kept")
-    parser.add_argument("--markdown", action="store_true", help="measure nothing; put the kept numbers into the README")
-    arguments = parser.parse_args()
+    arguments = kept.parse_arguments(parser)
     if arguments.markdown:
-        if arguments.json is None:
-            parser.error("--markdown needs --json FILE with the numbers")
-        rewrite_between(README, BEGIN, END, tables(json.loads(arguments.json.read_text(encoding="utf-8"))))
+        kept.rewrite_between(README, BEGIN, END, tables(kept.read(arguments.json)))
         return
     with tempfile.TemporaryDirectory() as folder:
         results = measure(arguments.runs or Path(folder))
     print(tables(results))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    kept.write(arguments.json, results)
 
 
 if __name__ == "__main__":

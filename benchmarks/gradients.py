@@ -9,13 +9,12 @@ python benchmarks/gradients.py --json benchmarks/results/gradients.json --markdo
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
+import kept
 import torch
-from overhead import rewrite_between
 from torch import Tensor, nn
 from workloads import TanhCell
 
@@ -117,19 +116,14 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the gradient of each adjoint with that of a tight solve.")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the numbers are kept")
-    parser.add_argument("--markdown", action="store_true", help="measure nothing; put the kept numbers into the README")
-    arguments = parser.parse_args()
+    arguments = kept.parse_arguments(parser)
     if arguments.markdown:
-        if arguments.json is None:
-            parser.error("--markdown needs --json FILE")
-        rewrite_between(README, BEGIN, END, table(json.loads(arguments.json.read_text(encoding="utf-8"))))
+        kept.rewrite_between(README, BEGIN, END, table(kept.read(arguments.json)))
         return
     torch.set_num_threads(1)
     rows = measure()
     print(table(rows))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    kept.write(arguments.json, rows)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ The method is described in benchmarks/README.md.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import platform
@@ -26,6 +25,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import kept
 import torch
 from contenders import peer_version, solve_linear, solvers, train_steps
 from measure import OpCounter, count_calls, peak_bytes, time_interleaved
@@ -369,14 +369,7 @@ def write_readme(results: dict[str, Any]) -> None:
     parts = [f"Measured on: {headline(results['machine'])}."]
     for title, header, rows in tables(results):
         parts.append(f"**{title}**\n\n{as_markdown(header, rows)}")
-    rewrite_between(README, BEGIN, END, "\n\n".join(parts))
-
-
-def rewrite_between(path: Path, begin: str, end: str, text: str) -> None:
-    """Replace what stands between two markers of a file."""
-    before, rest = path.read_text(encoding="utf-8").split(begin)
-    after = rest.split(end)[1]
-    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+    kept.rewrite_between(README, BEGIN, END, "\n\n".join(parts))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -390,19 +383,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS), help="on which cells"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the numbers are kept")
-    parser.add_argument("--markdown", action="store_true", help="measure nothing; put the kept numbers into the README")
-    arguments = parser.parse_args()
-    if arguments.markdown and arguments.json is None:
-        parser.error("--markdown needs --json FILE with the numbers")
-    return arguments
+    return kept.parse_arguments(parser)
 
 
 def main() -> None:
     """Measure, print, and keep."""
     arguments = parse_arguments()
     if arguments.markdown:
-        write_readme(json.loads(arguments.json.read_text(encoding="utf-8")))
+        write_readme(kept.read(arguments.json))
         return
     torch.set_num_threads(1)
     # No solve can converge at a tolerance of zero.
@@ -426,9 +414,7 @@ def main() -> None:
             title, header, rows = tables({section: results[section]})[0]
             print(f"\n{title}\n{as_text(header, rows)}", flush=True)
     print(f"\nTook {time.perf_counter() - start:.0f} seconds.")
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    kept.write(arguments.json, results)
 
 
 if __name__ == "__main__":

@@ -34,13 +34,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from overhead import rewrite_between
 from torch import Tensor
 
 from steadeq import Anderson, Broyden, NewtonKrylov, Picard, fixed_point
 from steadeq.solvers import AbstractSolver
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import kept
 from peer_nets import BATCH_SIZE, BUDGETS, NETS, NUM_SEEDS, num_solved
 from peer_problems import PEER_PROBLEMS, StopError, Watched, num_evals_to_reach
 
@@ -287,7 +287,7 @@ def write_readme(results: dict[str, Any]) -> None:
         }
         cells = " | ".join(shares.get(name, "") for name in names)
         lines.append(f"| {net[0]} {net[1]:g}, {net[2]:g} | {cells} |")
-    rewrite_between(README, BEGIN, END, "\n".join(lines))
+    kept.rewrite_between(README, BEGIN, END, "\n".join(lines))
 
 
 def package_version(name: str) -> str | None:
@@ -305,19 +305,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="contenders by name, or `ours` or `peers`")
     parser.add_argument("--sections", nargs="+", choices=sections, default=sections, help="what to measure")
     parser.add_argument("--details", action="store_true", help="print the evaluations on each problem")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the numbers are kept")
-    parser.add_argument("--markdown", action="store_true", help="measure nothing; put the kept numbers into the README")
-    arguments = parser.parse_args()
-    if arguments.markdown and arguments.json is None:
-        parser.error("--markdown needs --json FILE with the numbers")
-    return arguments
+    return kept.parse_arguments(parser)
 
 
 def main() -> None:
     """Measure, print, and keep."""
     arguments = parse_arguments()
     if arguments.markdown:
-        write_readme(json.loads(arguments.json.read_text(encoding="utf-8")))
+        write_readme(kept.read(arguments.json))
         return
     torch.set_num_threads(1)
     contenders = {**ours(), **peers()}
@@ -346,7 +341,7 @@ def main() -> None:
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         if arguments.json.exists():
-            results = merge(json.loads(arguments.json.read_text(encoding="utf-8")), results)
+            results = merge(kept.read(arguments.json), results)
         arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 

@@ -12,7 +12,6 @@ CIFAR-10 are needed; see `steadeq data`). Times are medians of interleaved round
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,9 +19,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import kept
 import torch
 from measure import peak_bytes, time_interleaved
-from overhead import rewrite_between
 from torch import Tensor, nn
 
 from steadeq import (
@@ -186,13 +185,9 @@ def table(results: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what penalties cost and how much they vary.")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the numbers are kept")
-    parser.add_argument("--markdown", action="store_true", help="measure nothing; put the kept numbers into the README")
-    arguments = parser.parse_args()
+    arguments = kept.parse_arguments(parser)
     if arguments.markdown:
-        if arguments.json is None:
-            parser.error("--markdown needs --json FILE with the numbers")
-        rewrite_between(README, BEGIN, END, table(json.loads(arguments.json.read_text(encoding="utf-8"))))
+        kept.rewrite_between(README, BEGIN, END, table(kept.read(arguments.json)))
         return
     torch.set_num_threads(1)
     # Fresh cells need more evaluations than their recipes have.
@@ -203,8 +198,7 @@ def main() -> None:
         print(f"{name}: measured", flush=True)
     results = {"date": datetime.now(timezone.utc).date().isoformat(), "torch": torch.__version__, "rows": rows}
     print(table(results))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    kept.write(arguments.json, results)
 
 
 if __name__ == "__main__":

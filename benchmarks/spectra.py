@@ -13,7 +13,6 @@ claim is an error of at most 1%; a claim is false when the value is off by more 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -22,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from overhead import rewrite_between
 from torch import Tensor
 
 from steadeq import Equilibrium, Estimate, frobenius_norm, operator_norm, spectral_radius
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import kept
 from matrices import BENIGN, HELD_OUT, HELD_OUT_NON_NORMAL, MATRICES, NON_NORMAL, normal, true_radius
 
 NUM_STARTS = 16
@@ -151,19 +150,15 @@ def write_readme(results: dict[str, Any]) -> None:
     for rank in RANKS:
         shares = {row["num_probes"]: row["covered"] for row in results["intervals"] if row["rank"] == rank}
         lines.append(f"| {rank} | {' | '.join(f'{shares[n]:.1%}' for n in PROBES)} |")
-    rewrite_between(README, BEGIN, END, "\n".join(lines))
+    kept.rewrite_between(README, BEGIN, END, "\n".join(lines))
 
 
 def main() -> None:
     """Measure, print, and keep."""
     parser = argparse.ArgumentParser(description="Count how often errors of spectra cover the truth.")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the numbers are kept")
-    parser.add_argument("--markdown", action="store_true", help="measure nothing; put the kept numbers into the README")
-    arguments = parser.parse_args()
+    arguments = kept.parse_arguments(parser)
     if arguments.markdown:
-        if arguments.json is None:
-            parser.error("--markdown needs --json FILE with the numbers")
-        write_readme(json.loads(arguments.json.read_text(encoding="utf-8")))
+        write_readme(kept.read(arguments.json))
         return
     torch.set_num_threads(1)
     results = {
@@ -172,9 +167,7 @@ def main() -> None:
         "matrices": measure_matrices(),
         "intervals": measure_intervals(),
     }
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    kept.write(arguments.json, results)
 
 
 if __name__ == "__main__":
