@@ -123,6 +123,10 @@ class LogConfig:
             check_count(name, getattr(self, name))
         for name in ("eval_every", "spectrum_samples", "checkpoint_every"):
             check_count(name, getattr(self, name), minimum=0)
+        if self.spectrum_samples and self.spectrum_products < 2:
+            raise ValueError(
+                f"spectrum_products is {self.spectrum_products}; it must be at least 2, or spectrum_samples 0."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

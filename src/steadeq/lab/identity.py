@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import TrainConfig
-from .data import AbstractTextConfig, Splits, fingerprint
+from .data import Splits, Vocabulary, fingerprint
 from .errors import InputError
 from .serialization import join, to_dict
 
@@ -29,13 +29,12 @@ class Identity:
     """Digest of the tokens that numbers stand for, if it is trained on a text."""
 
     @classmethod
-    def of(cls, config: TrainConfig, splits: Splits) -> Identity:
-        """Return what a run with this config and these samples is tied to."""
-        data = config.data
+    def of(cls, config: TrainConfig, splits: Splits, vocabulary: Vocabulary | None) -> Identity:
+        """Return what a run with this config, these samples and these tokens, if it is on a text, is tied to."""
         return cls(
             config=_flatten(to_dict(config)),
             data={field.name: fingerprint(getattr(splits, field.name)) for field in fields(splits)},
-            vocabulary=data.vocabulary().digest() if isinstance(data, AbstractTextConfig) else None,
+            vocabulary=None if vocabulary is None else vocabulary.digest(),
         )
 
     def to_state(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ...models.transformer import vocabulary_size
 from ...nn import DEQ
 from ...solvers import AbstractSolver
 from ..config import LogConfig, TrainConfig
-from ..data import AbstractDataConfig, AbstractTextConfig, read_samples
+from ..data import AbstractDataConfig, AbstractTextConfig, MapDataset, read_samples
 from ..errors import InputError
 from ..loading import TrainedModel, load_model, load_trained
 from ..runs import EvaluationRow, Split
@@ -65,8 +65,8 @@ def run(arguments: Sequence[str]) -> int:
     args = parse(Arguments, _name_classes(arguments), command="evaluate", summary=summary)
     is_run = not is_pretrained(args.run)
     with Process.join(args.device) as process:
-        trained = (_load_run if is_run else _load_folder)(args, process)
-        result = sweep_budgets(trained, process, budgets=args.budgets, split=args.split)
+        trained, dataset = (_load_run(args, process), None) if is_run else _load_folder(args, process)
+        result = sweep_budgets(trained, process, budgets=args.budgets, split=args.split, dataset=dataset)
     write_evaluation(args.run, result)
     memory = format_number(result.memory_mb, ".0f")
     what = f"at step {result.step}" if is_run else f"on {trained.config.data.name}"
@@ -98,34 +98,36 @@ def _load_run(args: Arguments, process: Process) -> TrainedModel:
     return replace(trained, config=config)
 
 
-def _load_folder(args: Arguments, process: Process) -> TrainedModel:
-    """Return the model of a folder with the config of a run that would have made it."""
+def _load_folder(args: Arguments, process: Process) -> tuple[TrainedModel, MapDataset]:
+    """Return the model of a folder with the config of a run that would have made it, and the samples."""
     model = load_model(args.run, step=args.step, device=process.device, recipe=args.recipe)
     data = args.data
     if data is None:
         raise InputError(f"{args.run} holds a model and no data; name that with --data, as in --data cifar10.")
-    _check_fit(args, model, data, process.device)
+    dataset = _read_fitting(args, model, data, process.device)
     batch_size = args.batch_size or (_NUM_STREAMS if isinstance(data, AbstractTextConfig) else _BATCH_SIZE)
     config = TrainConfig(model=model.config, data=data, log=LogConfig(eval_batch_size=batch_size))  # pyright: ignore
     layer = getattr(model, "layer", None)
     solver = args.solver or (layer.solver if isinstance(layer, DEQ) else config.solver)
-    return TrainedModel(path=args.run, model=model, config=replace(config, solver=solver), step=0)
+    return TrainedModel(path=args.run, model=model, config=replace(config, solver=solver), step=0), dataset
 
 
 @torch.no_grad()
-def _check_fit(args: Arguments, model: nn.Module, data: AbstractDataConfig, device: torch.device) -> None:
-    """Refuse data of which the model would make nothing, or nothing sensible."""
+def _read_fitting(args: Arguments, model: nn.Module, data: AbstractDataConfig, device: torch.device) -> MapDataset:
+    """Return the samples; refuse those of which the model would make nothing, or nothing sensible."""
     is_text = isinstance(data.task, LanguageModeling)
     if bool(getattr(model, "takes_carry", False)) != is_text:
         kind = (
             "no text, and the model is a language model" if not is_text else "a text, and the model no language model"
         )
         raise InputError(f"{data.name} does not fit the model of {args.run}: it is {kind}.")
-    if isinstance(data, AbstractTextConfig) and len(data.vocabulary()) != vocabulary_size(model):
-        raise InputError(
-            f"{data.name} does not fit the model of {args.run}: it has {len(data.vocabulary())} tokens, and the model "
-            f"has {vocabulary_size(model)}."
-        )
+    if isinstance(data, AbstractTextConfig):
+        num_tokens, size = len(data.vocabulary()), vocabulary_size(model)
+        if num_tokens != size:
+            raise InputError(
+                f"{data.name} does not fit the model of {args.run}: it has {num_tokens} tokens, and the model has "
+                f"{size}."
+            )
     dataset = data.load_split(args.split)
     try:
         x, y = (tensor.to(device) for tensor in read_samples(dataset, torch.arange(1)))
@@ -143,6 +145,7 @@ def _check_fit(args: Arguments, model: nn.Module, data: AbstractDataConfig, devi
                 f"{data.name} does not fit the model of {args.run}: it has {num_classes} classes, and the model has "
                 f"{output.shape[1]}."
             )
+    return dataset
 
 
 def _cells(row: EvaluationRow, metric: str) -> list[str]:

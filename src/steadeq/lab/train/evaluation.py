@@ -160,19 +160,31 @@ class Evaluator:
 
 
 def sweep_budgets(
-    trained: TrainedModel, process: Process, *, budgets: Sequence[int] = (), split: Split = "test"
+    trained: TrainedModel,
+    process: Process,
+    *,
+    budgets: Sequence[int] = (),
+    split: Split = "test",
+    dataset: MapDataset | None = None,
 ) -> Evaluation:
     """Return the measurements of a trained model at many budgets, by default from 1 to the budget of the run.
 
     These are the paper's tables of a metric against the number of function evaluations (NFE). An explicit network has a
     single row, of 0.
+
+    Args:
+        trained: The model, and the config that names its data.
+        process: Which process this is.
+        budgets: Numbers of evaluations to allow.
+        split: Which samples.
+        dataset: These samples, if they are read already.
     """
     config = trained.config
     for budget in budgets:
         if not 1 <= budget <= _MAX_BUDGET:
             raise InputError(f"--budgets has {budget}; each must be from 1 to {_MAX_BUDGET}.")
     check_weights(trained)
-    dataset = config.data.load_split(split)
+    dataset = config.data.load_split(split) if dataset is None else dataset
     if trained.identity is not None:
         trained.identity.check_data(split, fingerprint(dataset), trained.path)
     task, solver = config.data.task, config.evaluation_solver

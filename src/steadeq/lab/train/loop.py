@@ -65,18 +65,16 @@ class Trainer:
         shown = display if display is not None and process.is_main else Display()
         self.display = LastingDisplay(shown, self.interruption.request)
         loop, device = config.loop, process.device
-        if config.log.spectrum_samples and config.log.spectrum_products < 2:
-            raise InputError(
-                f"log.spectrum_products is {config.log.spectrum_products}; it must be at least 2, or "
-                "log.spectrum_samples 0."
-            )
         self.splits = config.data.load()
         if not isinstance(self.splits, Splits):
             raise InputError(
                 f"{type(config.data).__name__}.load returned a {type(self.splits).__name__}; it must return Splits."
             )
-        _check_vocabulary(config)
-        self.identity = Identity.of(config, self.splits)
+        # Once, as telling whether a cache of it is good takes a look at the whole text.
+        vocabulary = config.data.vocabulary() if isinstance(config.data, AbstractTextConfig) else None
+        if vocabulary is not None:
+            _check_vocabulary(config, len(vocabulary))
+        self.identity = Identity.of(config, self.splits, vocabulary)
         if not process.agrees(self.identity.digest()):
             raise InputError("The processes were given different configs or different data.")
         self.parts = range(process.rank * loop.accumulate, (process.rank + 1) * loop.accumulate)
@@ -427,12 +425,11 @@ class Trainer:
             )
 
 
-def _check_vocabulary(config: TrainConfig) -> None:
+def _check_vocabulary(config: TrainConfig, num_tokens: int) -> None:
     """Refuse a model that knows fewer tokens than its text has, and warn of one that knows more."""
     size = getattr(config.model, "vocab_size", None)
-    if not isinstance(config.data, AbstractTextConfig) or size is None:
+    if size is None:
         return
-    num_tokens = len(config.data.vocabulary())
     if size < num_tokens:
         raise InputError(
             f"model.vocab_size is {size}, and the vocabulary of {config.data.name} has {num_tokens} tokens: "
