@@ -15,7 +15,11 @@ POST_JR, PRE_JR = "DEQ (Post-LN) + JR", "DEQ (Pre-LN) + JR"
 STOPPED, SMALL_BUDGET = "DEQ (Post-LN), early stopped", "DEQ (Post-LN), trained with fewer evaluations"
 NO_WEIGHT_NORM, WEIGHT_DECAY = "DEQ (Post-LN), no weight norm", "DEQ (Post-LN), weight decay"
 TWENTY, TWICE_AS_LONG = "DEQ (Post-LN), trained with 20 evaluations", "DEQ (Post-LN) + JR, segments twice as long"
-TRANSFORMER_XL = "Transformer-XL"
+TRANSFORMER_XL, TIED = "Transformer-XL", "Transformer, one layer 12 times"
+TRANSFORMER_XL_SAME_BLOCK = "Transformer-XL, as large as the DEQ beside its words"
+ANDERSON, ANDERSON_JR = "DEQ (Post-LN), our solvers", "DEQ (Post-LN) + JR, our solvers"
+LINEAR, CLOSED_LOOP = "DEQ (Post-LN) + JR, linear schedule", "DEQ (Post-LN) + JR, closed loop"
+SPECTRAL, RESIDUAL = "DEQ (Post-LN) + spectral radius, closed loop", "DEQ (Post-LN) + residual, closed loop"
 AWD_QRNN, MEMORY_CORE = "AWD-QRNN (Bradbury et al., 2016)", "Relational Memory Core (Santoro et al., 2018)"
 MEGATRON = "Megatron-LM (Shoeybi et al., 2019)"
 
@@ -67,6 +71,25 @@ _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
         Variant(TWICE_AS_LONG, "wikitext2-deq-post-jr-cpu", 12, 14, change=_twice_as_long),
         Variant(NO_WEIGHT_NORM, "wikitext2-deq-post-no-weight-norm-cpu", 30, 12),
         Variant(WEIGHT_DECAY, "wikitext2-deq-post-weight-decay-cpu", 30, 12),
+    ),
+    "day": (
+        Variant(TRANSFORMER_XL, "wikitext2-transformer-xl-day", 0, 10, seeds=(0, 1)),
+        Variant(TRANSFORMER_XL_SAME_BLOCK, "wikitext2-transformer-xl-same-block-day", 0, 10),
+        Variant(TIED, "wikitext2-tied-transformer-day", 0, 26),
+        Variant(PRE, "wikitext2-deq-pre-day", 30, 60),
+        Variant(POST, "wikitext2-deq-post-day", 30, 60, seeds=(0, 1)),
+        Variant(STOPPED, "wikitext2-deq-post-day", 12, 60, seeds=(0, 1)),
+        Variant(SMALL_BUDGET, "wikitext2-deq-post-small-budget-day", 12, 27),
+        Variant(PRE_JR, "wikitext2-deq-pre-jr-day", 12, 28),
+        Variant(POST_JR, "wikitext2-deq-post-jr-day", 12, 28, seeds=(0, 1)),
+        Variant(ANDERSON, "wikitext2-deq-post-anderson-day", 30, 55),
+        Variant(ANDERSON_JR, "wikitext2-deq-post-jr-anderson-day", 12, 25),
+        Variant(LINEAR, "wikitext2-deq-post-jr-linear-day", 12, 28),
+        Variant(CLOSED_LOOP, "wikitext2-deq-post-jr-closed-loop-day", 12, 28),
+        Variant(SPECTRAL, "wikitext2-deq-post-spectral-day", 12, 30),
+        Variant(RESIDUAL, "wikitext2-deq-post-residual-day", 12, 27),
+        Variant(NO_WEIGHT_NORM, "wikitext2-deq-post-no-weight-norm-day", 30, 62),
+        Variant(WEIGHT_DECAY, "wikitext2-deq-post-weight-decay-day", 30, 60),
     ),
     "paper": (
         Variant(TRANSFORMER_XL, "wikitext103-transformer-xl", 0, 10_000),

@@ -35,6 +35,7 @@ class Hardware:
 
 HARDWARE: Mapping[Scale, Hardware] = {
     "cpu": Hardware(num_jobs=2),
+    "day": Hardware(num_jobs=2),
     "paper": Hardware(num_jobs=1, name="4 GPUs"),
 }
 """All scales. A new one needs an entry here, its name in `Scale`, and variants in language.py and vision.py."""

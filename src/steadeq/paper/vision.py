@@ -9,6 +9,11 @@ from .variant import SEEDS, Variant, choose, with_weight_decay
 RESNET, RESNET101, DENSENET = "ResNet", "ResNet-101", "DenseNet-121"
 MONOTONE, MULTI_TIER = "monotone DEQ", "monotone DEQ, multi-tier"
 MDEQ, STOPPED, MDEQ_JR, WEIGHT_DECAY = "MDEQ", "MDEQ, hard-stopped", "MDEQ + JR", "MDEQ, weight decay"
+SMALL_BUDGET = "MDEQ, trained with few evaluations"
+ANDERSON, ANDERSON_JR = "MDEQ, our solvers", "MDEQ + JR, our solvers"
+LINEAR, CLOSED_LOOP = "MDEQ + JR, linear schedule", "MDEQ + JR, closed loop"
+SPECTRAL, RESIDUAL = "MDEQ + spectral radius, closed loop", "MDEQ + residual, closed loop"
+VIT, VIT_JR = "equilibrium Transformer", "equilibrium Transformer + JR"
 IMAGENETTE, IMAGENET, IMAGENET_LARGE = "Imagenette-64: ", "ImageNet, small: ", "ImageNet, large: "
 """What stands before the names of variants that are not about CIFAR-10."""
 IMAGENET_RESNETS = ("ImageNet: ResNet-18", "ImageNet: ResNet-50", "ImageNet: ResNet-101")
@@ -52,6 +57,28 @@ _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
         Variant(IMAGENETTE + STOPPED, "imagenette64-mdeq-cpu", 6, 6),
         Variant(IMAGENETTE + MDEQ_JR, "imagenette64-mdeq-cpu-jr", 6, 4),
         Variant(WEIGHT_DECAY, "cifar10-mdeq-cpu-weight-decay", 12, 7),
+    ),
+    "day": (
+        Variant(RESNET, "cifar10-resnet-day", 0, 7, seeds=SEEDS),
+        Variant(MONOTONE, "cifar10-monotone-day", 12, 20),
+        Variant(MULTI_TIER, "cifar10-monotone-multi-day", 12, 20),
+        Variant(MDEQ, "cifar10-mdeq-day", 17, 42, seeds=SEEDS),
+        Variant(STOPPED, "cifar10-mdeq-day", 6, 42, seeds=SEEDS),
+        Variant(SMALL_BUDGET, "cifar10-mdeq-small-budget-day", 6, 20),
+        Variant(MDEQ_JR, "cifar10-mdeq-jr-day", 6, 22, seeds=SEEDS),
+        Variant(ANDERSON, "cifar10-mdeq-anderson-day", 17, 40),
+        Variant(ANDERSON_JR, "cifar10-mdeq-jr-anderson-day", 6, 21),
+        Variant(LINEAR, "cifar10-mdeq-jr-linear-day", 6, 22),
+        Variant(CLOSED_LOOP, "cifar10-mdeq-jr-closed-loop-day", 6, 22),
+        Variant(SPECTRAL, "cifar10-mdeq-spectral-day", 6, 25),
+        Variant(RESIDUAL, "cifar10-mdeq-residual-day", 6, 21),
+        Variant(WEIGHT_DECAY, "cifar10-mdeq-weight-decay-day", 17, 42),
+        Variant(VIT, "cifar10-vit-day", 17, 40),
+        Variant(VIT_JR, "cifar10-vit-jr-day", 6, 20),
+        Variant(IMAGENETTE + RESNET, "imagenette64-resnet-day", 0, 3),
+        Variant(IMAGENETTE + MDEQ, "imagenette64-mdeq-day", 17, 22),
+        Variant(IMAGENETTE + STOPPED, "imagenette64-mdeq-day", 6, 22),
+        Variant(IMAGENETTE + MDEQ_JR, "imagenette64-mdeq-jr-day", 6, 11),
     ),
     "paper": (
         Variant(RESNET, "cifar10-resnet18", 0, 1_500, seeds=_FIVE_SEEDS),

@@ -1,6 +1,18 @@
 """Recipes: functions that return a complete config, by the name under which they are trained."""
 
-from . import cifar10, cityscapes, digits, fashion_mnist, imagenet, modern, shapes, synthetic, wikitext2, wikitext103
+from . import (
+    cifar10,
+    cityscapes,
+    day,
+    digits,
+    fashion_mnist,
+    imagenet,
+    modern,
+    shapes,
+    synthetic,
+    wikitext2,
+    wikitext103,
+)
 from .registry import Recipe, Scale, get, load_recipe, names, recipe
 
 __all__ = [
@@ -8,6 +20,7 @@ __all__ = [
     "Scale",
     "cifar10",
     "cityscapes",
+    "day",
     "digits",
     "fashion_mnist",
     "get",

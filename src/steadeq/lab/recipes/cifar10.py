@@ -37,24 +37,6 @@ def cifar10_mdeq_cpu_jr() -> TrainConfig:
     return regularized(cifar10_mdeq_cpu(), weight=0.3, max_evals=6, learning_rate=3e-3)
 
 
-@recipe("cifar10-mdeq-cpu-long", scale="cpu")
-def cifar10_mdeq_cpu_long() -> TrainConfig:
-    """All of CIFAR-10 with wider scales, without regularization, for some hours."""
-    return replace(
-        cifar10_mdeq_cpu(),
-        model=replace(preset("mdeq/cifar10-cpu"), channels=(32, 64)),
-        data=Cifar10(),
-        loop=LoopConfig(num_epochs=12, batch_size=50),
-        log=LogConfig(every=10, checkpoint_every=50),
-    )
-
-
-@recipe("cifar10-mdeq-cpu-long-jr", scale="cpu")
-def cifar10_mdeq_cpu_long_jr() -> TrainConfig:
-    """The same at half the budget, with Jacobian regularization."""
-    return regularized(cifar10_mdeq_cpu_long(), weight=0.3, max_evals=6)
-
-
 @recipe("cifar10-monotone-cpu", scale="cpu")
 def cifar10_monotone_cpu() -> TrainConfig:
     """A part of CIFAR-10 with a monotone DEQ that trains about as long as cifar10-mdeq-cpu."""

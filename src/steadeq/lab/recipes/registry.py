@@ -18,7 +18,7 @@ from ..._internal.validation import suggestion
 from ..config import TrainConfig
 from ..errors import InputError
 
-Scale = Literal["cpu", "paper"]
+Scale = Literal["cpu", "day", "paper"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Recipe:
     name: str
     """Name of a recipe of the package, or path/to/file.py:function."""
     scale: Scale | None
-    """Whether it is meant for a laptop or for the paper's hardware; None for recipes in files of users."""
+    """Whether it takes minutes on a laptop, hours, or the paper's hardware; None for recipes in files of users."""
     summary: str
     """One sentence on what is trained."""
     source: Path
