@@ -20,7 +20,7 @@ each_recipe = pytest.mark.parametrize("name", recipes.names())
 def test_a_recipe_knows_its_name_and_says_what_it_is(name):
     recipe = recipes.get(name)
     assert recipe.name == recipe.build().recipe == name
-    assert recipe.scale in ("cpu", "paper")
+    assert recipe.scale in ("cpu", "day", "paper")
     assert recipe.summary.endswith(".")
     assert recipe.source.parent == Path(recipes.__file__).parent
     assert f'@recipe("{name}"' in recipe.source.read_text()

@@ -23,7 +23,9 @@ from .wikitext2 import wikitext2_deq_post_cpu, wikitext2_tied_transformer_cpu, w
 
 # CIFAR-10: six times over all images
 
-_MDEQ_PENALTY = JacobianRegularizer(weight=0.3, probability=0.3)
+
+def _mdeq_penalty(weight: float = 0.3) -> JacobianRegularizer:
+    return JacobianRegularizer(weight=weight, probability=0.3)
 
 
 def _on_all_images(config: TrainConfig) -> TrainConfig:
@@ -43,7 +45,7 @@ def cifar10_mdeq_day() -> TrainConfig:
         _on_all_images(cifar10_mdeq_cpu()),
         solver=Broyden(max_evals=17, tol=1e-3),
         adjoint=Implicit(Broyden(max_evals=20, tol=1e-3)),
-        regularizer=replace(_MDEQ_PENALTY, weight=0.0),
+        regularizer=_mdeq_penalty(0.0),
         # A tenth of all steps.
         warmup=WarmupConfig(num_steps=420, depth=6),
     )
@@ -52,7 +54,7 @@ def cifar10_mdeq_day() -> TrainConfig:
 @recipe("cifar10-mdeq-jr-day", scale="day")
 def cifar10_mdeq_jr_day() -> TrainConfig:
     """CIFAR-10 with an MDEQ of two scales and the paper's budgets of 7 and 8, with Jacobian regularization."""
-    return replace(_with_few_evaluations(cifar10_mdeq_day()), regularizer=_MDEQ_PENALTY)
+    return replace(_with_few_evaluations(cifar10_mdeq_day()), regularizer=_mdeq_penalty())
 
 
 @recipe("cifar10-mdeq-small-budget-day", scale="day")
@@ -96,13 +98,13 @@ def _with_our_solvers(config: TrainConfig) -> TrainConfig:
 @recipe("cifar10-mdeq-jr-linear-day", scale="day")
 def cifar10_mdeq_jr_linear_day() -> TrainConfig:
     """CIFAR-10 with an MDEQ of two scales and a weight of the penalty that grows in training."""
-    return replace(cifar10_mdeq_jr_day(), regularizer=replace(_MDEQ_PENALTY, weight=0.1, schedule=Linear(end=0.5)))
+    return replace(cifar10_mdeq_jr_day(), regularizer=replace(_mdeq_penalty(), weight=0.1, schedule=Linear(end=0.5)))
 
 
 @recipe("cifar10-mdeq-jr-closed-loop-day", scale="day")
 def cifar10_mdeq_jr_closed_loop_day() -> TrainConfig:
     """CIFAR-10 with an MDEQ of two scales and a penalty that a closed loop weighs by the residual."""
-    return replace(cifar10_mdeq_jr_day(), regularizer=replace(_MDEQ_PENALTY, schedule=ClosedLoop()))
+    return replace(cifar10_mdeq_jr_day(), regularizer=replace(_mdeq_penalty(), schedule=ClosedLoop()))
 
 
 @recipe("cifar10-mdeq-spectral-day", scale="day")
@@ -187,7 +189,11 @@ def imagenette64_resnet_day() -> TrainConfig:
 
 # WikiText-2: twice over the text
 
-_TEXT_PENALTY = JacobianRegularizer(weight=0.4, probability=0.4)
+
+def _text_penalty() -> JacobianRegularizer:
+    return JacobianRegularizer(weight=0.4, probability=0.4)
+
+
 _SMALL = 12
 """The paper's budget for regularized language models; all others have 30."""
 
@@ -228,7 +234,7 @@ def wikitext2_deq_post_small_budget_day() -> TrainConfig:
 @recipe("wikitext2-deq-post-jr-day", scale="day")
 def wikitext2_deq_post_jr_day() -> TrainConfig:
     """WikiText-2 with a small post-LN DEQ-Transformer, 12 evaluations and Jacobian regularization."""
-    return replace(wikitext2_deq_post_small_budget_day(), regularizer=_TEXT_PENALTY)
+    return replace(wikitext2_deq_post_small_budget_day(), regularizer=_text_penalty())
 
 
 @recipe("wikitext2-deq-post-anderson-day", scale="day")
@@ -247,14 +253,14 @@ def wikitext2_deq_post_jr_anderson_day() -> TrainConfig:
 def wikitext2_deq_post_jr_linear_day() -> TrainConfig:
     """WikiText-2 with a small post-LN DEQ-Transformer and a weight of the penalty that grows in training."""
     return replace(
-        wikitext2_deq_post_jr_day(), regularizer=replace(_TEXT_PENALTY, weight=0.1, schedule=Linear(end=0.7))
+        wikitext2_deq_post_jr_day(), regularizer=replace(_text_penalty(), weight=0.1, schedule=Linear(end=0.7))
     )
 
 
 @recipe("wikitext2-deq-post-jr-closed-loop-day", scale="day")
 def wikitext2_deq_post_jr_closed_loop_day() -> TrainConfig:
     """WikiText-2 with a small post-LN DEQ-Transformer and a penalty that a closed loop weighs by the residual."""
-    return replace(wikitext2_deq_post_jr_day(), regularizer=replace(_TEXT_PENALTY, schedule=ClosedLoop()))
+    return replace(wikitext2_deq_post_jr_day(), regularizer=replace(_text_penalty(), schedule=ClosedLoop()))
 
 
 @recipe("wikitext2-deq-post-spectral-day", scale="day")
