@@ -17,12 +17,14 @@ import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
 from .._internal.validation import suggestion
-from .config import TrainConfig
 from .errors import InputError
-from .recipes import load_recipe
+
+if TYPE_CHECKING:
+    # Importing torch takes seconds, and commands that need it for nothing else read their arguments by this module.
+    from .config import TrainConfig
 
 T = TypeVar("T")
 _CLASS = "class"
@@ -59,10 +61,13 @@ def config_from_json(text: str, *, recipe: str | None = None) -> TrainConfig:
     If its classes are not part of this package, it needs the recipe that the run was made from, as
     `path/to/file.py:function`. The file is executed: name only files that you trust.
     """
+    from .config import TrainConfig
+    from .recipes import load_recipe
+
     if recipe is not None:
         load_recipe(recipe)
     try:
-        return from_dict(json.loads(text), recipe=recipe)
+        return from_dict(json.loads(text), TrainConfig, recipe=recipe)
     except InputError:
         raise
     except ValueError as error:
@@ -82,7 +87,7 @@ def to_dict(config: Any) -> dict[str, Any]:
     return content
 
 
-def from_dict(content: Any, kind: type[T] = TrainConfig, where: str = "", *, recipe: str | None = None) -> T:
+def from_dict(content: Any, kind: type[T], where: str = "", *, recipe: str | None = None) -> T:
     """Build a dataclass, of a class or a subclass of it, from what `to_dict` returned."""
     if not isinstance(content, dict):
         raise InputError(f"{where or 'the config'} is {_shown(content)}; it must be an object.")

@@ -25,6 +25,7 @@ from lab.train.runs import (
 
 from steadeq.lab import recipes
 from steadeq.lab.cli.main import COMMANDS, main
+from steadeq.lab.cli.recipes import listed
 from steadeq.lab.folder import RunFolder
 
 SHORT = ("--loop.num-steps", "6", "--log.eval-every", "3", "--log.spectrum-samples", "0")
@@ -297,12 +298,29 @@ def test_diagnose_writes_numbers_for_every_sample_and_figures(run, capfd):
     assert "spectral radius" in output
 
 
-def test_recipes_lists_all_of_them_with_scale_data_and_parameters(capfd):
-    output = succeed(capfd, "recipes")
-    lines = {line.split()[0]: line for line in output.splitlines() if line.strip()}
-    assert set(recipes.names()) <= set(lines)
-    assert lines["synthetic"].split()[1:4] == ["paper", "synthetic", "200"]
-    assert lines["digits"].split()[1:3] == ["cpu", "digits"]
+def test_recipes_are_listed_as_the_registry_has_them_though_no_file_is_imported():
+    known = [(recipe.name, recipe.scale, recipe.summary) for recipe in map(recipes.get, recipes.names())]
+    assert sorted(listed()) == sorted(known)
+    assert all(re.match("[A-Z].*[.]$", summary) for _, _, summary in known)
+    # Each line stands alone, as under grep.
+    assert not [summary for _, _, summary in known if re.search(r"\bsame at\b|^The same|in the same way", summary)]
+
+
+def test_recipes_can_be_filtered_by_words_and_scale(capfd):
+    def names(*arguments):
+        return {line.split()[0] for line in succeed(capfd, "recipes", *arguments).splitlines() if " cpu " in line}
+
+    assert names() == {name for name in recipes.names() if recipes.get(name).scale == "cpu"}
+    assert names("digits", "jr") == {"digits-jr", "digits-vit-jr"}
+    assert names("--scale", "paper") == set()
+    assert names("DIGITS", "--scale", "cpu") == names("digits")
+    assert main(["recipes", "digits", "--scale", "day"]) == 2
+    assert "No recipe at the scale day has the words 'digits'" in capfd.readouterr().err
+
+
+def test_the_list_of_recipes_comes_without_importing_torch():
+    program = "import sys; from steadeq.lab.cli.main import main; main(['recipes']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0
 
 
 def test_data_says_what_is_there_and_how_to_get_the_rest(tmp_path, monkeypatch, capfd):

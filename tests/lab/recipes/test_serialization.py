@@ -45,7 +45,7 @@ def unusual(section):
 @each_recipe
 def test_every_recipe_survives_json(name):
     config = recipes.get(name).build()
-    again = from_dict(json.loads(json.dumps(to_dict(config))))
+    again = from_dict(json.loads(json.dumps(to_dict(config))), TrainConfig)
     assert again == config
     for section in ("model", "data", "optimizer", "solver", "adjoint", "regularizer"):
         assert type(getattr(again, section)) is type(getattr(config, section))
@@ -54,7 +54,7 @@ def test_every_recipe_survives_json(name):
 
 def test_a_config_survives_without_json_too():
     config = recipes.get("synthetic").build()
-    assert from_dict(to_dict(config)) == config
+    assert from_dict(to_dict(config), TrainConfig) == config
 
 
 @each_recipe
@@ -63,7 +63,7 @@ def test_every_field_survives_json(name):
     sections = ("optimizer", "solver", "adjoint", "regularizer", "warmup", "loop", "log")
     config = dataclasses.replace(config, **{section: unusual(getattr(config, section)) for section in sections})
     config = dataclasses.replace(config, budget=RandomBudget(low=-1, high=2, when="penalized"))
-    again = from_dict(json.loads(json.dumps(to_dict(config))))
+    again = from_dict(json.loads(json.dumps(to_dict(config))), TrainConfig)
     assert again == config
     assert again != recipes.get(name).build()
 
@@ -101,7 +101,7 @@ def test_wrong_json_is_refused_by_name(change, message):
         else:
             content[section] = value
     with pytest.raises(InputError, match=message):
-        from_dict(content)
+        from_dict(content, TrainConfig)
 
 
 @pytest.mark.parametrize("field", ["model", "data"])
@@ -109,19 +109,19 @@ def test_a_missing_field_is_refused_by_name(field):
     content = synthetic()
     del content[field]
     with pytest.raises(InputError, match=f"'?{field}'? is missing"):
-        from_dict(content)
+        from_dict(content, TrainConfig)
 
 
 def test_fields_that_came_later_have_their_defaults():
     content = synthetic()
     del content["warmup"], content["optimizer"]["betas"]
-    assert from_dict(content) == recipes.get("synthetic").build()
+    assert from_dict(content, TrainConfig) == recipes.get("synthetic").build()
 
 
 def test_whole_numbers_pass_for_real_ones():
     content = synthetic()
     content["regularizer"]["weight"] = 4
-    config = from_dict(content)
+    config = from_dict(content, TrainConfig)
     assert isinstance(config.regularizer.weight, float)
     assert config.regularizer.weight == 4.0
 
@@ -190,4 +190,4 @@ def test_configs_can_be_told_apart():
 
 def test_another_adjoint_survives_too():
     config = dataclasses.replace(recipes.get("synthetic").build(), adjoint=Implicit(Broyden(max_evals=5)))
-    assert from_dict(to_dict(config)).adjoint == Implicit(Broyden(max_evals=5))
+    assert from_dict(to_dict(config), TrainConfig).adjoint == Implicit(Broyden(max_evals=5))

@@ -1,44 +1,58 @@
-"""`steadeq recipes`."""
+"""`steadeq recipes`.
+
+It reads the files of the recipes without importing them: importing torch takes seconds, and a list must come at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-import torch
-
-from .. import recipes
-from .arguments import parse
+from ..errors import InputError
+from .arguments import parse, positional
 from .table import print_table
+
+_FILES = Path(__file__).parents[1] / "recipes"
+_SCALES = ("cpu", "day", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """Arguments of `recipes`: none."""
+    """Arguments of `recipes`."""
+
+    words: tuple[str, ...] = positional(default=())
+    """Words that the name or the description must contain, as in `steadeq recipes cifar10 mdeq`; all recipes without."""
+    scale: Literal["cpu", "day", "paper"] | None = None
+    """Only recipes of one scale: cpu takes minutes on a laptop, day takes hours, paper needs GPUs."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """List what can be trained."""
-    parse(Arguments, arguments, command="recipes", summary="List what can be trained.")
-    rows = []
-    for name in recipes.names():
-        recipe = recipes.get(name)
-        config = recipe.build()
-        with torch.device("meta"):
-            model = config.model.build()
-        count = sum(parameter.numel() for parameter in model.parameters())
-        rows.append([name, recipe.scale, config.data.name, describe_count(count), recipe.summary])
-    print_table(["recipe", "scale", "data", "parameters", "what it is"], rows)
+    given = parse(Arguments, arguments, command="recipes", summary="List what can be trained.")
+    rows = [
+        [name, scale, summary]
+        for name, scale, summary in sorted(listed(), key=lambda recipe: (_SCALES.index(recipe[1]), recipe[0]))
+        if given.scale in (None, scale) and all(word.lower() in f"{name} {summary}".lower() for word in given.words)
+    ]
+    if not rows:
+        at = "" if given.scale is None else f" at the scale {given.scale}"
+        raise InputError(f"No recipe{at} has the words {' '.join(given.words)!r}; `steadeq recipes` lists them all.")
+    print_table(["recipe", "scale", "what it is"], rows)
+    print("`steadeq train RECIPE` trains one; `steadeq train RECIPE --help` lists all that can be changed in it.")
     return 0
 
 
-def describe_count(count: int) -> str:
-    """Return a number of parameters as people write it.
-
-    Example:
-        >>> describe_count(200), describe_count(31_402), describe_count(97_850_000)
-        ('200', '31.4k', '97.85M')
-    """
-    if count < 1000:
-        return str(count)
-    return f"{count / 1e3:.1f}k" if count < 1e6 else f"{count / 1e6:.2f}M"
+def listed() -> Iterator[tuple[str, str, str]]:
+    """Yield name, scale and summary of each recipe of the package."""
+    for path in _FILES.glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "recipe":
+                    scale = next(word.value for word in call.keywords if word.arg == "scale")
+                    summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                    yield ast.literal_eval(call.args[0]), ast.literal_eval(scale), summary

@@ -38,7 +38,7 @@ def imagenet_mdeq_small() -> TrainConfig:
 
 @recipe("imagenet-mdeq-small-jr", scale="paper")
 def imagenet_mdeq_small_jr() -> TrainConfig:
-    """The same with Jacobian regularization, at half the budget."""
+    """Small MDEQ on ImageNet with Jacobian regularization and the hyper-parameters of the official code."""
     base = _with_official_penalty(imagenet_mdeq_small(), weight=2.5)
     return replace(
         base,
@@ -77,7 +77,7 @@ def imagenet_mdeq_large() -> TrainConfig:
 
 @recipe("imagenet-mdeq-large-jr", scale="paper")
 def imagenet_mdeq_large_jr() -> TrainConfig:
-    """The same with Jacobian regularization, at half the budget."""
+    """Large MDEQ on ImageNet with Jacobian regularization and the hyper-parameters of the official code."""
     return replace(_with_official_penalty(imagenet_mdeq_large(), weight=3.0), model=preset("mdeq/imagenet-large-jr"))
 
 
@@ -110,7 +110,7 @@ def imagenet_resnet101() -> TrainConfig:
 
 @recipe("imagenette64-mdeq-cpu", scale="cpu")
 def imagenette64_mdeq_cpu() -> TrainConfig:
-    """A part of Imagenette-64 with two small scales, without regularization, at a generous budget."""
+    """A small MDEQ on a part of Imagenette-64, at 12 evaluations a solve, not regularized."""
     return replace(
         cifar10_mdeq_cpu(),
         model=replace(preset("mdeq/cifar10-cpu"), num_downsamplings=2),
@@ -120,14 +120,14 @@ def imagenette64_mdeq_cpu() -> TrainConfig:
 
 @recipe("imagenette64-mdeq-cpu-jr", scale="cpu")
 def imagenette64_mdeq_cpu_jr() -> TrainConfig:
-    """The same at half the budget, with Jacobian regularization."""
+    """A small MDEQ on a part of Imagenette-64, at 6 evaluations a solve, regularized."""
     # The values of cifar10-mdeq-cpu-jr; nothing was selected on Imagenette.
     return regularized(imagenette64_mdeq_cpu(), weight=0.3, max_evals=6, learning_rate=3e-3)
 
 
 @recipe("imagenette64-resnet-cpu", scale="cpu")
 def imagenette64_resnet_cpu() -> TrainConfig:
-    """A part of Imagenette-64 with an explicit network as small as that of imagenette64-mdeq-cpu."""
+    """A residual network on a part of Imagenette-64, as small as that of imagenette64-mdeq-cpu."""
     base = imagenette64_mdeq_cpu()
     return replace(
         base,

@@ -21,7 +21,7 @@ _SMALL = 12
 
 @recipe("digits-vit", scale="cpu")
 def digits_vit() -> TrainConfig:
-    """Handwritten digits as 4 by 4 patches with an equilibrium Transformer, without regularization."""
+    """An equilibrium Transformer on patches of handwritten digits, without regularization."""
     return replace(
         digits(),
         model=preset("vit/digits"),
@@ -32,13 +32,13 @@ def digits_vit() -> TrainConfig:
 
 @recipe("digits-vit-jr", scale="cpu")
 def digits_vit_jr() -> TrainConfig:
-    """The same at a third of the budget, with Jacobian regularization."""
+    """An equilibrium Transformer on patches of handwritten digits, at 6 evaluations a solve, regularized."""
     return regularized(digits_vit(), weight=2.0, max_evals=6)
 
 
 @recipe("cifar10-vit-cpu", scale="cpu")
 def cifar10_vit_cpu() -> TrainConfig:
-    """A part of CIFAR-10 as 8 by 8 patches with an equilibrium Transformer, without regularization."""
+    """An equilibrium Transformer on patches of a part of CIFAR-10, without regularization."""
     return replace(
         cifar10_mdeq_cpu(), model=preset("vit/cifar10-cpu"), optimizer=Adam(learning_rate=2e-3, warmup_steps=100)
     )
@@ -46,13 +46,13 @@ def cifar10_vit_cpu() -> TrainConfig:
 
 @recipe("cifar10-vit-cpu-jr", scale="cpu")
 def cifar10_vit_cpu_jr() -> TrainConfig:
-    """The same at half the budget, with Jacobian regularization."""
+    """An equilibrium Transformer on patches of a part of CIFAR-10, at 6 evaluations a solve, regularized."""
     return regularized(cifar10_vit_cpu(), weight=0.3, max_evals=6)
 
 
 @recipe("cifar10-stacked-vit-cpu", scale="cpu")
 def cifar10_stacked_vit_cpu() -> TrainConfig:
-    """The explicit twin: the same block six times, each with weights of its own."""
+    """A Transformer of six layers on patches of a part of CIFAR-10: the explicit twin of cifar10-vit-cpu."""
     return replace(cifar10_vit_cpu(), model=preset("stacked-vit/cifar10-cpu"))
 
 
@@ -61,13 +61,13 @@ def cifar10_stacked_vit_cpu() -> TrainConfig:
 
 @recipe("wikitext2-modern-cpu", scale="cpu")
 def wikitext2_modern_cpu() -> TrainConfig:
-    """A part of WikiText-2 with an equilibrium Transformer of today's blocks, without regularization."""
+    """An equilibrium Transformer of today's blocks on a part of WikiText-2, without regularization."""
     return replace(wikitext2_deq_post_cpu(), model=preset("modern/wt2-cpu"))
 
 
 @recipe("wikitext2-modern-jr-cpu", scale="cpu")
 def wikitext2_modern_jr_cpu() -> TrainConfig:
-    """The same with 12 evaluations and Jacobian regularization."""
+    """An equilibrium Transformer of today's blocks on a part of WikiText-2, with Jacobian regularization."""
     return replace(
         wikitext2_modern_cpu().with_max_evals(_SMALL), regularizer=JacobianRegularizer(weight=0.4, probability=0.4)
     )
@@ -75,5 +75,5 @@ def wikitext2_modern_jr_cpu() -> TrainConfig:
 
 @recipe("wikitext2-stacked-modern-cpu", scale="cpu")
 def wikitext2_stacked_modern_cpu() -> TrainConfig:
-    """The explicit twin: the same block six times, each with weights of its own."""
+    """A Transformer of six of today's layers on a part of WikiText-2: the explicit twin of wikitext2-modern-cpu."""
     return replace(wikitext2_modern_cpu(), model=preset("stacked-modern/wt2-cpu"), warmup=WarmupConfig())

@@ -14,7 +14,7 @@ from .registry import recipe, regularized
 
 @recipe("shapes-mdeq-cpu", scale="cpu")
 def shapes_mdeq_cpu() -> TrainConfig:
-    """Shapes to segment with two small scales, without regularization, at a generous budget."""
+    """A small MDEQ that segments drawn shapes, at a generous budget, without regularization."""
     return TrainConfig(
         model=MDEQSegmenter.Config(channels=(16, 32), num_downsamplings=1, num_classes=4, expansion=2, groups=4),
         data=Shapes(),
@@ -29,6 +29,6 @@ def shapes_mdeq_cpu() -> TrainConfig:
 
 @recipe("shapes-mdeq-cpu-jr", scale="cpu")
 def shapes_mdeq_cpu_jr() -> TrainConfig:
-    """The same at half the budget, with Jacobian regularization."""
+    """A small MDEQ that segments drawn shapes, at half the budget, with Jacobian regularization."""
     # A contractive cell takes larger steps; without regularization, this rate is too high.
     return regularized(shapes_mdeq_cpu(), weight=0.1, max_evals=6, learning_rate=6e-3)

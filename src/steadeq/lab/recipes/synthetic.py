@@ -16,7 +16,7 @@ from .registry import recipe, regularized
 
 @recipe("synthetic", scale="paper")
 def synthetic() -> TrainConfig:
-    """Scalar function of the synthetic study, as in the main text, without regularization."""
+    """A scalar DEQ on the function of the paper's synthetic study, without regularization."""
     return TrainConfig(
         model=preset("toy"),
         data=Synthetic(),
@@ -30,17 +30,17 @@ def synthetic() -> TrainConfig:
 
 @recipe("synthetic-jr", scale="paper")
 def synthetic_jr() -> TrainConfig:
-    """The same with Jacobian regularization, gamma = 4."""
+    """A scalar DEQ on the function of the paper's synthetic study, with Jacobian regularization, gamma = 4."""
     return regularized(synthetic(), weight=4.0)
 
 
 @recipe("synthetic-appendix", scale="paper")
 def synthetic_appendix() -> TrainConfig:
-    """The target function as printed in the appendix (+5x), without regularization."""
+    """A scalar DEQ on the function as printed in the appendix (+5x), without regularization."""
     return replace(synthetic(), data=Synthetic(variant="appendix"))
 
 
 @recipe("synthetic-appendix-jr", scale="paper")
 def synthetic_appendix_jr() -> TrainConfig:
-    """The same with Jacobian regularization, gamma = 4."""
+    """A scalar DEQ on the function as printed in the appendix (+5x), with Jacobian regularization, gamma = 4."""
     return replace(synthetic_jr(), data=Synthetic(variant="appendix"))

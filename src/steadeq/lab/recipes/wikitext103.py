@@ -35,14 +35,14 @@ def wikitext103_deq_post() -> TrainConfig:
 
 @recipe("wikitext103-deq-early-stopped", scale="paper")
 def wikitext103_deq_early_stopped() -> TrainConfig:
-    """The same, hard-stopped at 12 evaluations whenever it is evaluated."""
+    """Post-LN DEQ-Transformer on WikiText-103, not regularized, evaluated with 12 evaluations a solve."""
     base = wikitext103_deq_post()
     return replace(base, eval_solver=replace(base.solver, max_evals=12))
 
 
 @recipe("wikitext103-deq-post-jr", scale="paper")
 def wikitext103_deq_post_jr() -> TrainConfig:
-    """Post-LN DEQ-Transformer with Jacobian regularization and the hyper-parameters of the official code."""
+    """Post-LN DEQ-Transformer on WikiText-103, regularized, with the hyper-parameters of the official code."""
     return replace(
         wikitext103_deq_post(),
         model=preset("deq-transformer/wt103-jr"),
@@ -57,7 +57,7 @@ def wikitext103_deq_post_jr() -> TrainConfig:
 
 @recipe("wikitext103-deq-post-jr-paper", scale="paper")
 def wikitext103_deq_post_jr_paper() -> TrainConfig:
-    """Post-LN DEQ-Transformer with Jacobian regularization and the hyper-parameters that the paper prints."""
+    """Post-LN DEQ-Transformer on WikiText-103, regularized, with the hyper-parameters that the paper prints."""
     return TrainConfig(
         model=replace(preset("deq-transformer/wt103"), dropout=0.06),
         data=WikiText103(length=150),
@@ -78,7 +78,7 @@ def wikitext103_deq_pre() -> TrainConfig:
 
 @recipe("wikitext103-deq-pre-jr", scale="paper")
 def wikitext103_deq_pre_jr() -> TrainConfig:
-    """Pre-LN DEQ-Transformer with Jacobian regularization and the hyper-parameters of the official code."""
+    """Pre-LN DEQ-Transformer on WikiText-103, regularized, with the hyper-parameters of the official code."""
     return replace(
         wikitext103_deq_post_jr().with_max_evals(14),
         model=preset("deq-transformer/wt103-pre-jr"),
@@ -94,7 +94,7 @@ def wikitext103_deq_pre_jr() -> TrainConfig:
 
 @recipe("wikitext103-deq-pre-jr-paper", scale="paper")
 def wikitext103_deq_pre_jr_paper() -> TrainConfig:
-    """Pre-LN DEQ-Transformer with Jacobian regularization and the hyper-parameters that the paper prints."""
+    """Pre-LN DEQ-Transformer on WikiText-103, regularized, with the hyper-parameters that the paper prints."""
     return replace(
         wikitext103_deq_post_jr_paper().with_max_evals(14),
         model=replace(preset("deq-transformer/wt103-pre"), dropout=0.06),

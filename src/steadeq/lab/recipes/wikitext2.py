@@ -20,7 +20,7 @@ _SMALL = 12
 
 @recipe("wikitext2-deq-post-cpu", scale="cpu")
 def wikitext2_deq_post_cpu() -> TrainConfig:
-    """A part of WikiText-2 with a small post-LN DEQ-Transformer, without regularization, at a generous budget."""
+    """A small post-LN DEQ-Transformer on a part of WikiText-2, at 30 evaluations a solve, not regularized."""
     return TrainConfig(
         model=preset("deq-transformer/wt2-cpu"),
         data=WikiText2(length=64, max_validation=40_000, max_test=60_000),
@@ -35,20 +35,20 @@ def wikitext2_deq_post_cpu() -> TrainConfig:
 
 @recipe("wikitext2-deq-early-stopped-cpu", scale="cpu")
 def wikitext2_deq_early_stopped_cpu() -> TrainConfig:
-    """The same, hard-stopped at 12 evaluations whenever it is evaluated."""
+    """A small post-LN DEQ-Transformer on a part of WikiText-2, evaluated with 12 evaluations a solve."""
     base = wikitext2_deq_post_cpu()
     return replace(base, eval_solver=replace(base.solver, max_evals=_SMALL))
 
 
 @recipe("wikitext2-deq-post-small-budget-cpu", scale="cpu")
 def wikitext2_deq_post_small_budget_cpu() -> TrainConfig:
-    """The same, trained with 12 evaluations, without regularization."""
+    """A small post-LN DEQ-Transformer on a part of WikiText-2, at 12 evaluations a solve, not regularized."""
     return wikitext2_deq_post_cpu().with_max_evals(_SMALL)
 
 
 @recipe("wikitext2-deq-post-jr-cpu", scale="cpu")
 def wikitext2_deq_post_jr_cpu() -> TrainConfig:
-    """The same with 12 evaluations and Jacobian regularization."""
+    """A small post-LN DEQ-Transformer on a part of WikiText-2, at 12 evaluations a solve, regularized."""
     return replace(
         wikitext2_deq_post_cpu().with_max_evals(_SMALL),
         regularizer=JacobianRegularizer(weight=0.4, probability=0.4),
@@ -57,42 +57,42 @@ def wikitext2_deq_post_jr_cpu() -> TrainConfig:
 
 @recipe("wikitext2-deq-post-jr-linear-cpu", scale="cpu")
 def wikitext2_deq_post_jr_linear_cpu() -> TrainConfig:
-    """The same with a weight of the penalty that grows in training."""
+    """A small post-LN DEQ-Transformer on a part of WikiText-2, with a weight of the penalty that grows in training."""
     base = wikitext2_deq_post_jr_cpu()
     return replace(base, regularizer=replace(base.regularizer, weight=0.1, schedule=Linear(end=0.7)))
 
 
 @recipe("wikitext2-deq-post-no-weight-norm-cpu", scale="cpu")
 def wikitext2_deq_post_no_weight_norm_cpu() -> TrainConfig:
-    """The post-LN model without weight normalization or regularization."""
+    """A small post-LN DEQ-Transformer on a part of WikiText-2, without weight normalization or regularization."""
     base = wikitext2_deq_post_cpu()
     return replace(base, model=replace(base.model, weight_norm=False))
 
 
 @recipe("wikitext2-deq-post-weight-decay-cpu", scale="cpu")
 def wikitext2_deq_post_weight_decay_cpu() -> TrainConfig:
-    """The post-LN model with weight decay in the place of regularization."""
+    """A small post-LN DEQ-Transformer on a part of WikiText-2, with weight decay in the place of regularization."""
     base = wikitext2_deq_post_cpu()
     return replace(base, optimizer=replace(base.optimizer, weight_decay=1e-6))
 
 
 @recipe("wikitext2-deq-pre-cpu", scale="cpu")
 def wikitext2_deq_pre_cpu() -> TrainConfig:
-    """The pre-LN model without regularization, at a generous budget."""
+    """A small pre-LN DEQ-Transformer on a part of WikiText-2, at 30 evaluations a solve, not regularized."""
     base = wikitext2_deq_post_cpu()
     return replace(base, model=replace(base.model, norm="pre"))
 
 
 @recipe("wikitext2-deq-pre-jr-cpu", scale="cpu")
 def wikitext2_deq_pre_jr_cpu() -> TrainConfig:
-    """The pre-LN model with 12 evaluations and Jacobian regularization."""
+    """A small pre-LN DEQ-Transformer on a part of WikiText-2, at 12 evaluations a solve, regularized."""
     base = wikitext2_deq_post_jr_cpu()
     return replace(base, model=replace(base.model, norm="pre"))
 
 
 @recipe("wikitext2-transformer-xl-cpu", scale="cpu")
 def wikitext2_transformer_xl_cpu() -> TrainConfig:
-    """Transformer-XL of as many parameters."""
+    """A Transformer-XL on a part of WikiText-2, with as many parameters as wikitext2-deq-post-cpu."""
     base = wikitext2_deq_post_cpu()
     return replace(
         base,
@@ -104,5 +104,5 @@ def wikitext2_transformer_xl_cpu() -> TrainConfig:
 
 @recipe("wikitext2-tied-transformer-cpu", scale="cpu")
 def wikitext2_tied_transformer_cpu() -> TrainConfig:
-    """The cell of the post-LN model applied 12 times, by plain backpropagation."""
+    """A Transformer on a part of WikiText-2 that applies the one layer of wikitext2-deq-post-cpu 12 times."""
     return replace(wikitext2_deq_post_cpu(), model=preset("tied-transformer/wt2-cpu"), warmup=WarmupConfig())
