@@ -199,3 +199,27 @@ def test_memory_grows_with_the_evaluations_that_are_recorded_and_not_with_all_of
 def test_a_number_of_evaluations_that_makes_no_sense_is_refused(last):
     with pytest.raises((ValueError, TypeError), match=r"^last is"):
         Unrolled(last=last)
+
+
+@pytest.mark.parametrize("last", [None, 2])
+@pytest.mark.parametrize("slope", [-1.3, 0.5, 1.2])
+@pytest.mark.parametrize("with_gradients", [True, False])
+def test_a_loop_that_does_not_converge_is_unrolled_to_its_end(slope, last, with_gradients):
+    # The residual is least before the end, and the answer of a loop is still its last state.
+    weight = torch.tensor(slope, dtype=torch.float64, requires_grad=True)
+    z0, depth = torch.tensor([[0.0], [1.0], [-3.0]], dtype=torch.float64), 7
+    with torch.set_grad_enabled(with_gradients):
+        eq = fixed_point(
+            lambda z: weight * z + 1, z0, solver=Picard(max_evals=depth + 1, tol=0), adjoint=Unrolled(last)
+        )
+    z = z0
+    for step in range(depth):
+        z = (z.detach() if last is not None and step == depth - last else z) * weight + 1
+    assert torch.equal(eq.z, z)
+    if with_gradients:
+        (expected,) = torch.autograd.grad(z.sum(), weight)
+        (found,) = torch.autograd.grad(eq.z.sum(), weight)
+        assert torch.equal(found, expected)
+    residual = ((weight * z + 1 - z).abs() / (weight * z + 1).abs())[:, 0]
+    assert eq.stats is not None
+    torch.testing.assert_close(eq.stats.residual, residual.detach())

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._internal.validation import check_count
 from ..equilibrium import BackwardRecord, SolveStats, Status
+from ..solvers import Picard
 from ..solvers._loop import solve
 from .base import AbstractAdjoint, Problem
 
@@ -18,7 +19,8 @@ class Unrolled(AbstractAdjoint):
     """Ordinary backpropagation through every step of the solver.
 
     Memory grows with the number of evaluations. The reference for the others, and the way to train a weight-tied
-    network of fixed depth: `Picard(max_evals=depth + 1, tol=0)`, as the last evaluation only tells the residual.
+    network of fixed depth: `Picard(max_evals=depth + 1, tol=0)`, as the last evaluation only tells the residual. With
+    `Picard`, the state is that after the last step, as in a loop, even where the one before it had a smaller residual.
 
     With `last=k`, the first evaluations are not recorded, and gradients go through the last k only, which is how looped
     and recursive models are trained: memory grows with k and not with the number of evaluations.
@@ -42,7 +44,15 @@ class Unrolled(AbstractAdjoint):
         # The last evaluation of the budget tells the residual of the state, and is no step.
         num_silent = 0 if self.last is None else max(solver.max_evals - 1 - self.last, 0)
         z, stats, _ = solve(
-            f, problem.z0, problem.inputs, solver=solver, layout=layout, compact=False, num_silent=num_silent
+            f,
+            problem.z0,
+            problem.inputs,
+            solver=solver,
+            layout=layout,
+            compact=False,
+            num_silent=num_silent,
+            # Plain iteration is a loop that somebody wants unrolled; other solvers search, and may overshoot.
+            keep_last=isinstance(solver, Picard),
         )
         if torch.is_grad_enabled():
             is_short = (stats.status == Status.CONVERGED)[:, None]

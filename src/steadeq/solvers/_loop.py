@@ -134,6 +134,7 @@ class Progress:
         eps: Precision of the evaluations.
         num_quiet_windows: See `Rule`.
         max_stalled_windows: See `Rule`.
+        keep_last: Keep the last finite evaluation in the place of the best.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Progress:
         *,
         num_quiet_windows: int = 1,
         max_stalled_windows: float = 3,
+        keep_last: bool = False,
     ) -> None:
         is_known = residual is not None
         if residual is None:
@@ -160,6 +162,7 @@ class Progress:
         # What is beyond the largest number of the dtype accepts all that is finite, as that number does.
         self._tol, self._max_evals = min(solver.tol, torch.finfo(residual.dtype).max), solver.max_evals
         self._floor, self._num_quiet_windows, self._max_stalled = 100 * eps, num_quiet_windows, max_stalled_windows
+        self._keep_last = keep_last
         self._rows: Tensor | None = None
         self._trace: list[tuple[Tensor, Tensor | None]] = []
         self._results: list[_Result] = []
@@ -199,7 +202,7 @@ class Progress:
         if torch.equal(clamped, measures):
             self._best, self._kept = z, measures
         elif torch.equal(clamped[1], measures[1]):
-            self._keep_better(z, measures, measures[0] < self._kept[0], max_growth)
+            self._keep_better(z, measures, self._is_better(measures), max_growth)
         else:
             self._settle(z, measures, fz, max_growth)
         self._bound.copy_(self._kept[0])
@@ -218,10 +221,13 @@ class Progress:
         if self._num_to_meet > 1:
             is_converged = is_converged & (self._num_met >= self._num_to_meet)
         # What meets the tolerance is returned, whatever came before.
-        better = is_converged | ((measures[0] < self._kept[0]) & is_finite)
+        better = is_converged | (self._is_better(measures) & is_finite)
         self._keep_better(z, measures, better, max_growth)
         self._finish(is_converged, Status.CONVERGED)
         self._finish(~is_finite, Status.NON_FINITE)
+
+    def _is_better(self, measures: Tensor) -> Tensor:
+        return measures[0].isfinite() if self._keep_last else measures[0] < self._kept[0]
 
     def _keep_better(self, z: Tensor, measures: Tensor, better: Tensor, max_growth: float) -> None:
         self._best = torch.where(better.unsqueeze(1), z, self._best)
@@ -395,6 +401,7 @@ def solve(
     compact: bool,
     keep_rows: bool = False,
     num_silent: int = 0,
+    keep_last: bool = False,
 ) -> tuple[Tensor, SolveStats, Rule]:
     """Solve z = f(z, *inputs) from the (B, D) matrix z0.
 
@@ -408,6 +415,7 @@ def solve(
         keep_rows: Hold finished rows still instead of dropping them, so that the rule ends with a history of every
             sample.
         num_silent: Number of evaluations at the beginning that are not recorded, even if gradients are on.
+        keep_last: Return the last finite iterate in the place of the best.
 
     Returns:
         The (B, D) state, how the solve went, and the rule as the solve left it.
@@ -421,6 +429,7 @@ def solve(
         layout.eps,
         num_quiet_windows=rule.num_quiet_windows,
         max_stalled_windows=rule.max_stalled_windows,
+        keep_last=keep_last,
     )
     scale: Scale | None = None
     z = z0 if num_silent == 0 else z0.detach()
