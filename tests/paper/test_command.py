@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from steadeq.lab.cli.train import Arguments
 from steadeq.lab.serialization import differences
 from steadeq.paper import RESULTS, command
 from steadeq.paper.comparison import Comparison
-from steadeq.paper.result import HARDWARE
+from steadeq.paper.result import HARDWARE, count
 from steadeq.paper.tables import Column
 from steadeq.paper.variant import Variant
 
@@ -22,6 +23,18 @@ def test_all_results_are_listed(capsys):
     shown = capsys.readouterr().out
     assert all(f" {name} " in f" {shown} " for name in RESULTS)
     assert "45 min" in shown
+
+
+def test_the_list_says_what_held_and_not_what_the_paper_claims(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert main(["reproduce"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    for name, result in RESULTS.items():
+        _, verdicts = result.read(Path("results") / name)
+        assert lines[name].rstrip().endswith(count(verdicts, "paper"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce"]) == 0
+    assert capsys.readouterr().out.count("not run yet") == len(RESULTS)
 
 
 def test_a_scale_without_a_result_says_so(capsys):
@@ -41,6 +54,10 @@ def test_the_plan_is_shown_and_nothing_is_made(tmp_path, capsys):
     options = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--dry-run"]
     assert main(["reproduce", "fig5", *options]) == 0
     assert capsys.readouterr().out.count("missing") == 12
+    assert main(["reproduce", "table1", "--scale", "day", *options]) == 0
+    shown = capsys.readouterr().out
+    runs = RESULTS["table1"].minutes("day")
+    assert f"{len(runs)} runs, {sum(runs.values()) / 60:.1f} core-hours" in shown
     assert not list(tmp_path.iterdir())
 
 

@@ -64,9 +64,12 @@ class Comparison(PaperResult[Summary]):
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
         return plan(self.variants(scale))
 
+    def minutes(self, scale: Scale) -> Mapping[str, float]:
+        return {name: variant.minutes for variant in self.variants(scale) for name in variant.configs()}
+
     def duration(self, scale: Scale) -> str:
         hardware = HARDWARE[scale]
-        minutes = sum({name: v.minutes for v in self.variants(scale) for name in v.configs()}.values())
+        minutes = sum(self.minutes(scale).values())
         minutes = 5 * max(round(minutes / hardware.num_jobs / 5), 1)
         day = 24 * 60
         text = f"{minutes} min" if minutes < day else "days" if minutes < 14 * day else "weeks"

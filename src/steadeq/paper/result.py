@@ -158,6 +158,10 @@ class PaperResult(ABC, Generic[S]):
         """Return the names of the data sets that it needs."""
         return ", ".join(dict.fromkeys(config.data.name for config in self.runs(scale).values())) or self.needs
 
+    def minutes(self, scale: Scale) -> Mapping[str, float]:
+        """Return about how many minutes of one processor its runs take, by the names of their folders."""
+        return {}
+
     def duration(self, scale: Scale) -> str:
         """Return how long all its runs take; many are shared with other results."""
         return self.takes
