@@ -2,7 +2,18 @@
 
 import sys
 
-from steadeq.lab.cli.main import main
+
+def run() -> int:
+    """Run the command, and return its exit code."""
+    try:
+        from steadeq.lab.cli.main import main
+
+        return main()
+    except KeyboardInterrupt:
+        # Before the command has come so far as to say it itself.
+        print("steadeq: Stopped; nothing was begun.", file=sys.stderr)
+        return 130
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

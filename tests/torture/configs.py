@@ -32,12 +32,12 @@ def attempt_tree(draw: Random, folder: Path) -> None:
         text = draw.choice(("", "null", "[]", '"run"', "1", "{", "[" * 100_000, '{"a":' * 100_000, "\ufeff{}", "NaN"))
         file.write_text(text)
     else:
-        _change(draw, content)
+        change(draw, content)
         file.write_text(json.dumps(content))
     use(draw, kind, path)
 
 
-def _change(draw: Random, tree: dict[str, Any]) -> None:
+def change(draw: Random, tree: dict[str, Any]) -> None:
     """Change one leaf or branch of a tree: another value, another name, or none."""
     while True:
         name = draw.choice(list(tree))

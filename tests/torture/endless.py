@@ -29,8 +29,8 @@ RECIPES = {
 
 
 def attempt(draw: Random, folder: Path) -> None:
-    """Put something endless in the place of a file of a run, or of data."""
-    draw.choices((_run, _data), (3, 2))[0](draw, folder)
+    """Put something endless in the place of a file of a run, of a model, or of data."""
+    draw.choices((_run, _model, _data), (3, 1, 2))[0](draw, folder)
 
 
 def _run(draw: Random, folder: Path) -> None:
@@ -38,7 +38,8 @@ def _run(draw: Random, folder: Path) -> None:
     path = subjects.copy_of(subjects.stopped(kind), folder)
     places = sorted(place for place in path.rglob("*") if place.name != ".lock")
     results = ("evaluation.json", "evaluation.csv", "diagnosis.json", ".lock", "report.html")
-    place = draw.choice([*places, *(path / name for name in results)])
+    # All commands begin with the config.
+    place = draw.choice([*places, *(path / name for name in results), *[path / "config.json"] * 5])
     _put(draw, place)
     name = draw.choice(("resume", "resume", "evaluate", "diagnose", "report", "generate"))
     if name == "resume":
@@ -50,6 +51,20 @@ def _run(draw: Random, folder: Path) -> None:
     if name == "resume" and outcome.code == 0:
         with_metrics = place.name != "metrics.jsonl"
         subjects.assert_ends_like(path, kind, with_metrics=with_metrics)
+
+
+def _model(draw: Random, folder: Path) -> None:
+    from steadeq.models import ToyDEQ
+
+    ToyDEQ(hidden=10).save_pretrained(folder / "model")
+    place = folder / "model" / draw.choice(("config.json", "model.safetensors"))
+    _put(draw, place)
+    arguments = draw.choice(
+        (("evaluate", "model", "--data", "synthetic"), ("convert", f"model/{place.name}", "--out", "converted"))
+    )
+    outcome = command(*arguments, folder=folder, environment=subjects.environment(folder), timeout=30)
+    assert outcome.code is not None, f"{arguments} hung on {place.relative_to(folder)} ({_what(place)})"
+    outcome.check(2)
 
 
 def _data(draw: Random, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torture import subjects
 
-PLACES = ("start", "step", "evaluation", "metrics", "checkpoint", "state", "fsync", "rename", "replace")
+PLACES = ("start", "step", "evaluation", "metrics", "checkpoint", "state", "fsync", "rename", "replace", "link")
 
 
 def attempt(draw: Random, folder: Path) -> None:
@@ -17,7 +17,9 @@ def attempt(draw: Random, folder: Path) -> None:
     kind, path = draw.choice(list(subjects.KINDS)), folder / "run"
     for _ in range(draw.randint(1, 3)):
         place = draw.choice(PLACES)
-        call = 1 if place == "start" else draw.randint(1, 25 if place in ("fsync", "rename", "replace") else 6)
+        # As often in the first moments, when a folder is half made, as later on.
+        last = draw.choice((3, 25)) if place in ("fsync", "rename", "replace") else 6
+        call = 1 if place in ("start", "link") else draw.randint(1, last)
         outcome = subjects.train(kind, path, hook=(kill_at, place, call, draw.random() < 0.5))
         if outcome.code != -signal.SIGKILL:
             outcome.check(0)
@@ -45,6 +47,7 @@ def kill_at(place: str, call: int, is_after: bool) -> None:
         "fsync": (os, "fsync"),
         "rename": (os, "rename"),
         "replace": (os, "replace"),
+        "link": (os, "link"),
     }[place]
     plain: Callable[..., Any] = getattr(owner, name)
     calls = 0

@@ -8,6 +8,7 @@ from random import Random
 
 from lab.report.folders import append, diagnosis, write_evaluation, write_run
 from torture import subjects
+from torture.configs import change
 from torture.process import command
 
 HOSTILE = (
@@ -51,7 +52,11 @@ def attempt(draw: Random, folder: Path) -> None:
             run, {1: 0.5, 6: 0.9}, metric=draw.choice(("accuracy", hostile)), split=draw.choice(("test", hostile))
         )
         if draw.random() < 0.5:
-            (run.path / "diagnosis.json").write_text(diagnosis(**draw.choice(({}, {"split": hostile}))).to_json())
+            text = diagnosis(**draw.choice(({}, {"split": hostile}))).to_json()
+            (run.path / "diagnosis.json").write_text(_changed(draw, _poisoned(draw, text, hostile)))
+        if draw.random() < 0.3:
+            evaluation = run.path / "evaluation.json"
+            evaluation.write_text(_changed(draw, evaluation.read_text()))
         if draw.random() < 0.5:
             append(run, event=hostile, step=41, loss=hostile, **{hostile: hostile})
         environment = run.path / "environment.json"
@@ -76,6 +81,14 @@ def _poisoned(draw: Random, text: str, hostile: str) -> str:
     if places:
         owner, key = draw.choice(places)
         owner[key] = hostile
+    return json.dumps(content)
+
+
+def _changed(draw: Random, text: str) -> str:
+    """Return some JSON, half of the time with something else in one of its places."""
+    content = json.loads(text)
+    if draw.random() < 0.5:
+        change(draw, content)
     return json.dumps(content)
 
 

@@ -42,7 +42,7 @@ KINDS = {
 }
 """The arguments of `steadeq train` for each kind of run."""
 
-_making = threading.Lock()
+_making, _writing = threading.Lock(), threading.Lock()
 
 
 def environment(folder: Path) -> dict[str, str | None]:
@@ -81,9 +81,14 @@ def assert_ends_like(path: Path, kind: str, *, with_metrics: bool = True) -> Non
     assert_same(actual, expected)
 
 
-@cache
 def data() -> Path:
     """Return a folder of data with a small text where WikiText-2 is looked for."""
+    with _writing:
+        return _written_data()
+
+
+@cache
+def _written_data() -> Path:
     folder, draw = _workshop() / "data", random.Random(0)
     (folder / "wikitext-2").mkdir(parents=True)
     for split, length in (("train", 150), ("valid", 60), ("test", 40)):

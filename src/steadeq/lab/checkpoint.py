@@ -27,6 +27,7 @@ from torch import Tensor
 from .data.plain_files import one_line
 from .errors import InputError, RunError
 from .files import apply_umask, sync, write_atomically
+from .memory import lack_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ _INSTRUCTIONS = {
     *("APPEND", "APPENDS", "SETITEM", "SETITEMS"),
 }
 """Instructions of a pickle that tensors, numbers, texts, lists, dicts and tuples need."""
+_MAX_INSTRUCTIONS = 1_000_000
+"""The most instructions that are looked at; a tensor takes about thirty."""
 
 
 class DamagedCheckpointError(RunError):
@@ -101,8 +104,10 @@ class CheckpointFolder:
                 final.rename(replaced)
             temporary.rename(final)
             sync(self.path)
-        except (OSError, SafetensorError, RuntimeError) as error:
+        except (OSError, MemoryError, SafetensorError, RuntimeError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            if lack_of_memory(error) is not None:
+                raise
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
             latest = self.steps()
             intact = f"the checkpoint of step {latest[-1]} is intact" if latest else "there is none yet"
@@ -144,6 +149,9 @@ class CheckpointFolder:
                 state=state,
             )
         except Exception as error:  # whatever the readers of three formats make of damage
+            if lack_of_memory(error) is not None:
+                # It may be whole, and is not to be replaced by an earlier one.
+                raise
             # Those of PyTorch give advice on how to execute what is in the file.
             own = isinstance(error, (OSError, ValueError)) and not isinstance(error, pickle.UnpicklingError)
             reason = one_line(error) if own else f"{type(error).__name__} on reading it"
@@ -196,9 +204,10 @@ def _check_archive(path: Path) -> None:
         if not is_stored or sum(member.file_size for member in members) > path.stat().st_size:
             raise ValueError(f"{path.name} is compressed.")
         (program,) = (member for member in members if member.filename.endswith("/data.pkl"))
-        for instruction, argument, _ in pickletools.genops(archive.read(program)):
+        for number, (instruction, argument, _) in enumerate(pickletools.genops(archive.read(program))):
             is_global = instruction.name == "GLOBAL" and _GLOBALS.fullmatch(str(argument)) is not None
-            if not is_global and instruction.name not in _INSTRUCTIONS:
+            is_known = is_global or instruction.name in _INSTRUCTIONS
+            if not is_known or number >= _MAX_INSTRUCTIONS:
                 raise ValueError(f"{path.name} holds what no run saves.")
 
 

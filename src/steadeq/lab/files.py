@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -10,28 +12,16 @@ from pathlib import Path
 def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) -> None:
     """Write a file so that a crash leaves the old content or the new; FileExistsError if it must be new and is not.
 
-    Links are followed. What is there and is no file, such as a pipe or /dev/null, is written to.
+    Links are followed. What is there and is no file, such as /dev/null or a pipe with a reader, is written to; for a
+    reader who never comes nobody waits.
     """
     content = content.encode() if isinstance(content, str) else content
-    path = path.resolve()
-    if path.exists() and not path.is_file() and not path.is_dir() and not is_new:
-        path.write_bytes(content)
+    if not is_new and _is_special(path):
+        _write_through(path, content)
         return
-    # A temporary file beside it takes its place when it is whole.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        apply_umask(Path(temporary))
-        if is_new:
-            # Who makes the empty file may fill it; unlike a hard link, every file system can do that.
-            path.touch(exist_ok=False)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    path = path.resolve()
+    if not (is_new and _write_unnamed(path, content)):
+        _write_beside(path, content, is_new=is_new)
     sync(path.parent)
 
 
@@ -49,3 +39,68 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether something is there that is neither a file nor a folder."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    """Write to a device, or to a pipe that somebody reads."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise OSError(errno.ENXIO, "nobody reads from it", str(path)) from error
+    # From here on the reader sets the pace.
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
+def _write_beside(path: Path, content: bytes, *, is_new: bool) -> None:
+    """Write a temporary file beside another, whose place it takes when it is whole."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        apply_umask(Path(temporary))
+        if is_new:
+            # Who makes the empty file may fill it; unlike a hard link, every file system can do that.
+            path.touch(exist_ok=False)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _write_unnamed(path: Path, content: bytes) -> bool:
+    """Write a file that gets its name when it is whole, so that a crash leaves nothing behind; False if it cannot be.
+
+    Only Linux can do that, and not in all file systems.
+    """
+    if not hasattr(os, "O_TMPFILE"):
+        return False
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with os.fdopen(os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            # Only if it is given a folder, which does not matter here, os.link looks through what is in /proc.
+            os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=folder)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+    return True

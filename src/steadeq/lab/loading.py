@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ..models import PretrainedModel
 from ..models.pretrained import is_pretrained
 from ..nn import DEQ
 from .config import TrainConfig
-from .errors import InputError
+from .errors import InputError, RunError
 from .folder import RunFolder
 from .identity import Identity
 from .recipes import load_recipe
@@ -50,6 +51,7 @@ def load_model(
 
     Raises:
         InputError: There is no such run or model, it has no checkpoint, or it needs the recipe.
+        RunError: All of its checkpoints are damaged, or a weight is not finite.
     """
     path = Path(run)
     if not is_pretrained(path):
@@ -59,9 +61,11 @@ def load_model(
     if recipe is not None:
         load_recipe(recipe)
     try:
-        return PretrainedModel.from_pretrained(path).to(device)
+        model = PretrainedModel.from_pretrained(path)
     except ValueError as error:
         raise InputError(str(error)) from error
+    _check_finite(model, str(path))
+    return model.to(device)
 
 
 def load_trained(
@@ -103,7 +107,7 @@ def build_model(config: TrainConfig) -> nn.Module:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Copy weights into a model."""
+    """Copy weights into a model; those of another model are an InputError, and such that are not finite a RunError."""
     own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     for name in sorted({*own, *given}):
@@ -111,3 +115,14 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
             ours, theirs = (str(shapes.get(name, "missing")) for shapes in (own, given))
             raise InputError(f"The checkpoint belongs to another model: {name} is {theirs} there and {ours} here.")
     model.load_state_dict(weights)
+    _check_finite(model, "The checkpoint")
+
+
+def _check_finite(model: nn.Module, source: str) -> None:
+    """Refuse weights that are not finite: a solver would return its start, which looks like a result."""
+    tensors = [("weight", *named) for named in model.named_parameters()]
+    tensors += [("buffer", *named) for named in model.named_buffers()]
+    for kind, name, tensor in tensors:
+        # A buffer may hold -inf, as masks do.
+        if not (tensor < math.inf).all() or (kind == "weight" and not tensor.isfinite().all()):
+            raise RunError(f"{source} cannot be used: its {kind} {name} is not finite; train it anew.")

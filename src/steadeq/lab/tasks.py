@@ -44,6 +44,13 @@ class AbstractTask(ABC):
         """Return the metric of many samples, given the K means of their scores."""
         return scores[0]
 
+    def measure(self, output: Any, target: Tensor) -> Tensor:
+        """Return the metric: (B,) that of each sample, where it is a mean over samples, and else that of the batch."""
+        scores = self.scores(output, target, self.losses(output, target)).double()
+        if type(self).summarize is AbstractTask.summarize:
+            return scores
+        return scores.new_tensor(self.summarize(scores.mean(dim=0).reshape(-1).tolist()))
+
     def num_units(self, target: Tensor) -> int:
         """Return how many units each sample of a batch is."""
         return 1
@@ -85,6 +92,26 @@ class Classification(AbstractTask):
 
     def scores(self, output: Tensor, target: Tensor, losses: Tensor) -> Tensor:
         return (output.argmax(dim=1) == target).float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tagging(AbstractTask):
+    """Cross entropy of every position of a sequence, and the share of sequences that are right at all positions."""
+
+    metric = "accuracy"
+    higher_is_better = True
+
+    def check(self, output: Tensor, target: Tensor) -> None:
+        if (output.shape[0], *output.shape[2:]) != tuple(target.shape):
+            raise ValueError(f"the output is {tuple(output.shape)}, the target {tuple(target.shape)}.")
+        if output.shape[1] <= int(target.max()):
+            raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(target.max())}.")
+
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(output.float(), target, reduction="none").flatten(1).mean(dim=1)
+
+    def scores(self, output: Tensor, target: Tensor, losses: Tensor) -> Tensor:
+        return (output.argmax(dim=1) == target).flatten(1).all(dim=1).float()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import pickle
 import re
@@ -143,7 +144,7 @@ class PretrainedModel(nn.Module):
 def is_pretrained(folder: Path) -> bool:
     """Return whether a folder holds a model that `save_pretrained` wrote."""
     try:
-        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        content = json.loads(_read_text(folder / CONFIG))
     except (OSError, ValueError, RecursionError):
         return False
     # The config of a run has no class, and those of other libraries none with a colon.
@@ -161,6 +162,7 @@ def read_weights(path: Path) -> Mapping[str, Any]:
     """
     safetensors = _require_safetensors() if path.suffix == ".safetensors" else None
     try:
+        _check_plain(path)
         path.open("rb").close()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
@@ -181,6 +183,20 @@ def read_weights(path: Path) -> Mapping[str, Any]:
     return content
 
 
+# Files
+
+
+def _read_text(path: Path) -> str:
+    _check_plain(path)
+    return path.read_text(encoding="utf-8")
+
+
+def _check_plain(path: Path) -> None:
+    """Refuse what is no file: a pipe would be waited for until somebody writes to it, and a device may never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+
+
 # Configs
 
 
@@ -198,7 +214,7 @@ def _derived(kind: type) -> Iterator[type]:
 def _read_config(path: Path, model_class: type) -> Any:
     """Return the config of a folder, of a model of this class or of one derived from it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(_read_text(path))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
@@ -270,7 +286,7 @@ def _require_safetensors() -> Any:
     try:
         import safetensors.torch
     except ImportError as error:
-        raise ValueError("Files of weights need safetensors: pip install 'steadeq[train]'.") from error
+        raise ValueError("Files of weights need safetensors: pip install safetensors.") from error
     return safetensors.torch
 
 
@@ -278,7 +294,7 @@ def _require_hub(what: str) -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise ValueError(f"{what} needs huggingface_hub: pip install 'steadeq[hub]'.") from error
+        raise ValueError(f"{what} needs huggingface_hub: pip install huggingface_hub.") from error
     return huggingface_hub
 
 

@@ -18,11 +18,14 @@ import torch
 from lab.report.folders import diagnosis
 from lab.train.runs import environment, snapshot, tiny_config, train
 
+from steadeq import load_model
 from steadeq.lab.cli import main as command
 from steadeq.lab.cli.main import main
+from steadeq.lab.errors import InputError
 from steadeq.lab.folder import RunFolder
 from steadeq.lab.report import diagnosis_panels
-from steadeq.lab.runs import Diagnosis, RunRecord
+from steadeq.lab.runs import RunDiagnosis, RunRecord
+from steadeq.models import ToyDEQ
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -241,7 +244,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(bad, run, capfd):
 
 def test_diagnoses_of_huge_and_infinite_numbers_have_figures():
     huge = diagnosis(jacobian_norm=(1e308,) * 8, spectral_radius_errors=(math.inf,) * 8)
-    assert diagnosis_panels(Diagnosis.from_json(huge.to_json()))
+    assert diagnosis_panels(RunDiagnosis.from_json(huge.to_json()))
     equal = diagnosis(jacobian_norm=(1e17,) * 8)
     titles = [panel.title for panel in diagnosis_panels(equal)]
     assert "Jacobian norm by sample" in titles
@@ -329,3 +332,43 @@ def test_odd_places_among_processes_are_refused(variables, tmp_path, monkeypatch
         monkeypatch.setenv(name, value)
     refuse(capfd, "train", "synthetic")
     assert snapshot(tmp_path) == {}
+
+
+# Pipes where a model is looked for
+
+
+@pytest.fixture
+def _in_seconds():
+    """Fail, rather than wait for ever for somebody to write into a pipe."""
+
+    def give_up(*_):
+        raise TimeoutError("It takes for ever.")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_in_seconds")
+@pytest.mark.parametrize("name", ["evaluate", "diagnose", "generate", "report"])
+def test_no_command_waits_for_a_config_to_be_written(name, run, capfd):
+    (run / "config.json").unlink()
+    os.mkfifo(run / "config.json")
+    refuse(capfd, name, "run")
+    with pytest.raises(InputError, match="run is not a run"):
+        load_model(run)
+
+
+@pytest.mark.usefixtures("_in_seconds")
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_no_command_waits_for_a_model_to_be_written(file, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    ToyDEQ(hidden=10).save_pretrained("model")
+    Path("model", file).unlink()
+    os.mkfifo(Path("model", file))
+    refuse(capfd, "evaluate", "model", "--data", "synthetic")
+    assert "it is no plain file" in refuse(capfd, "convert", f"model/{file}", "--out", "converted")
+    with pytest.raises(ValueError, match=rf"model/{file} cannot be read: it is no plain file\."):
+        ToyDEQ.from_pretrained("model")

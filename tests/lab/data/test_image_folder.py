@@ -111,7 +111,7 @@ def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
     write(tmp_path, {"a": 1})
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.delitem(sys.modules, "PIL.Image")
-    with pytest.raises(InputError, match=r"pip install 'steadeq\[vision\]'"):
+    with pytest.raises(InputError, match=r"pip install pillow"):
         ImageFolder(tmp_path)
 
 

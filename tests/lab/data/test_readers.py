@@ -244,3 +244,58 @@ def test_contiguous_data_of_others_says_itself_how_it_is_read():
 
     assert open_reader(Backward(), batch_size=1, num_parts=1, parts=[0], seed=0) == "mine"
     assert list(evaluation_batches(Backward(), batch_size=1)) == [(2, 2), (1, 1), (0, 0)]
+
+
+# Labels
+
+
+def labeled(kind: str, labels: list[int]):
+    inputs, targets = torch.zeros(len(labels), 2), torch.tensor(labels)
+    if kind == "in memory":
+        return InMemory(inputs=inputs, targets=targets)
+    if kind == "on disk":
+        dataset = OnDisk(len(labels))
+        dataset.inside = InMemory(inputs=inputs, targets=targets)
+        return dataset
+    dataset = TensorDataset(inputs, targets)
+    if kind == "torchvision":
+        dataset.targets = labels
+    return dataset
+
+
+def open_labeled(dataset):
+    return open_reader(dataset, batch_size=2, num_parts=1, parts=[0], seed=0, num_classes=3)
+
+
+@pytest.mark.parametrize("label", [3, 255, -1])
+@pytest.mark.parametrize("kind", ["in memory", "torchvision"])
+def test_a_label_beyond_the_classes_of_the_model_is_refused_before_the_first_batch(kind, label):
+    with pytest.raises(InputError, match=rf"^model\.num_classes is 3, but the data has a label {label}; .* 0 to 2\.$"):
+        open_labeled(labeled(kind, [0, 1, 2, 2, label, 0]))
+
+
+@pytest.mark.parametrize("label", [3, 255, -1])
+@pytest.mark.parametrize("kind", ["on disk", "foreign"])
+def test_a_label_that_is_not_known_before_is_refused_when_it_is_read(kind, label):
+    reader = open_labeled(labeled(kind, [0, 1, 2, 2, label, 0]))
+    with pytest.raises(InputError, match=rf"label {label};"):
+        [reader.get(step, 0) for step in range(reader.steps_per_epoch)]
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", ["in memory", "torchvision", "on disk", "foreign"])
+def test_labels_of_the_model_are_read(kind):
+    reader = open_labeled(labeled(kind, [0, 1, 2, 2, 1, 0]))
+    found = torch.cat([reader.get(step, 0)[1] for step in range(3)])
+    assert found.sort().values.tolist() == [0, 0, 1, 1, 2, 2]
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [torch.full((4,), 7.5), torch.tensor([[0, 255], [2, 1]] * 2), torch.tensor([True, False] * 2)],
+    ids=["numbers", "maps with pixels that do not count", "truth"],
+)
+def test_targets_that_are_no_labels_or_do_not_count_are_let_through(targets):
+    reader = open_labeled(InMemory(inputs=torch.zeros(4, 1), targets=targets))
+    assert reader.get(0, 0)[1].dtype == targets.dtype

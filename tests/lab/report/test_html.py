@@ -265,3 +265,15 @@ def test_nothing_overflows_in_a_browser(tmp_path, folders, width):
     assert measured["smallest"] > 50
     assert measured["number"] >= 9
     assert "CONSOLE" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["a\x07b", "\x1b]0;title\x07", "\ud83d", "two\nlines"])
+def test_names_of_anything_but_characters_make_a_page(name, tmp_path):
+    runs = [write_run(tmp_path / "a", name=name), write_run(tmp_path / "b", recipe="digits-jr", name=name)]
+    for run in runs:
+        write_evaluation(run, {1: 0.5, 6: 0.9}, metric="accuracy")
+    write_report(read(*runs), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(drawings) > 3
+    assert not set("\x07\x1b") & set("".join(drawings))

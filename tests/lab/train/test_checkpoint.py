@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -306,3 +307,18 @@ def test_who_reads_while_the_only_checkpoint_is_replaced_gets_the_later_one(tmp_
     found = folder.load_latest()
     assert found is not None
     assert found.step == 2
+
+
+def test_a_state_of_millions_of_instructions_is_refused_before_it_is_followed(path, monkeypatch):
+    def follow(*arguments, **options):
+        raise AssertionError("PyTorch was asked to read it.")
+
+    folder = path / "checkpoints" / "step-00000004"
+    file, sums = folder / "state.pt", folder / "checksums.json"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("state/data.pkl", b"\x80\x02](" + b"N" * 3_000_000 + b"e.")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    sums.write_text(json.dumps({**json.loads(sums.read_text()), "state.pt": digest}))
+    monkeypatch.setattr(torch, "load", follow)
+    with pytest.raises(DamagedCheckpointError, match=r"state\.pt holds what no run saves"):
+        RunFolder(path).checkpoints().load(4)

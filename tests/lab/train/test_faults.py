@@ -156,18 +156,24 @@ def test_a_folder_in_which_another_process_trains_is_refused(path, capfd):
         pass
 
 
-def test_a_folder_that_another_process_makes_at_the_same_time_is_left_to_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("has_unnamed_files", [True, False])
+def test_a_folder_that_another_process_makes_at_the_same_time_is_left_to_it(has_unnamed_files, tmp_path, monkeypatch):
     other = tiny_config(loop={"seed": 7})
-    plain = tempfile.mkstemp
+    # Before there is anything to be seen of the file.
+    owner, name = (os, "fsync") if has_unnamed_files else (tempfile, "mkstemp")
+    plain = getattr(owner, name)
+    if not has_unnamed_files:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
 
     def overtaken(*arguments, **options):
-        monkeypatch.undo()
+        patch.undo()
         RunFolder.create(tmp_path / "run", other)
         return plain(*arguments, **options)
 
-    monkeypatch.setattr(tempfile, "mkstemp", overtaken)
-    with pytest.raises(InputError, match="run"):
-        RunFolder.create(tmp_path / "run", CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, overtaken)
+        with pytest.raises(InputError, match="made by another process"):
+            RunFolder.create(tmp_path / "run", CONFIG)
     assert RunFolder(tmp_path / "run").config() == other
     assert list(snapshot(tmp_path / "run")) == ["config.json"]
 

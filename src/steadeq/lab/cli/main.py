@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -19,13 +20,14 @@ from types import FrameType
 from ... import __version__
 from ..._internal.validation import suggestion
 from ..errors import HelpShown, InputError, Interrupted, RunError, printable
+from ..memory import lack_of_memory
 
 COMMANDS = {
-    "demo": "regularized against unregularized on embedded data, then an HTML report (2 minutes)",
+    "demo": "a looped block with and without the penalty, then an HTML report (2 minutes)",
     "recipes": "what can be trained",
     "train": "train a recipe: progress, logs, checkpoints; Ctrl-C and kill are safe",
     "evaluate": "task metric of a run or a model against the number of evaluations",
-    "diagnose": "is it safe to iterate: spectrum, Jacobian norm, residual curves and evaluations of each sample",
+    "diagnose": "is it safe to iterate: does it converge, cycle, drift or diverge; spectrum and residuals",
     "generate": "text from a language model, token by token",
     "reproduce": "a table or figure of the paper",
     "convert": "an official checkpoint of locuslab/deq or torchdeq as a model of steadeq",
@@ -35,6 +37,9 @@ COMMANDS = {
 
 _ELSEWHERE = {"reproduce": "steadeq.paper.command"}
 """Modules of commands that are not beside this one. By name, as this floor does not know the one above it."""
+
+_PATIENCE = 3.0
+"""Seconds for which the processes of a job wait for the first one to say what is wrong."""
 
 _USAGE = """steadeq: deep equilibrium models that stay stable
 
@@ -70,30 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A reader that has gone shows only when what is buffered is written.
         sys.stdout.flush()
         return code
-    except HelpShown:
-        return 0
-    except InputError as error:
-        return _fail(str(error), 2)
-    except RunError as error:
-        return _fail(str(error), 1)
-    except Interrupted as error:
-        return _fail(str(error), 130)
     except KeyboardInterrupt:
         return _fail("Stopped at once; what was saved before is intact.", 130)
-    except BrokenPipeError:
-        # The reader of our output has gone, as `head` does; nothing more can be said.
-        return 1
-    except OSError as error:
-        # What the system refuses anywhere: a folder that may not be read, a name that is too long, a full disk.
-        if error.filename is None:
-            return _fail(f"The output could not be written: {error.strerror or error}.", 1)
-        name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else error.filename
-        return _fail(f"{name} cannot be used: {error.strerror or error}.", 2)
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "memory" not in str(error):
+    except Exception as error:
+        code = _tell(error)
+        if code is None:
             raise
-        reason = next(iter(str(error).splitlines()), "")
-        return _fail(f"There is not enough memory; ask for less, such as a smaller batch. {reason}".rstrip(), 1)
+        return code
     finally:
         _drop_lost_output()
 
@@ -144,7 +132,40 @@ def _load(name: str) -> Callable[[Sequence[str]], int]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("steadeq"):
             raise
-        raise InputError(f"The command {name!r} needs {error.name}: pip install 'steadeq[train]'.") from error
+        raise InputError(
+            f"The command {name!r} needs {error.name}: pip install '.[train]' in the folder of steadeq."
+        ) from error
+
+
+def _tell(error: Exception) -> int | None:
+    """Say what went wrong and return the exit code; None for what nobody expected."""
+    if isinstance(error, HelpShown):
+        return 0
+    if (lack := lack_of_memory(error)) is not None:
+        return _fail(f"{lack} What was saved before is intact.", 1)
+    for kind, code in ((InputError, 2), (RunError, 1), (Interrupted, 130)):
+        if isinstance(error, kind):
+            _let_the_first_process_speak()
+            return _fail(str(error), code)
+    if isinstance(error, BrokenPipeError):
+        # The reader of our output has gone, as `head` does; nothing more can be said.
+        return 1
+    if isinstance(error, OSError):
+        # What the system refuses anywhere: a folder that may not be read, a name that is too long, a full disk.
+        if error.filename is None:
+            return _fail(f"The output could not be written: {error.strerror or error}.", 1)
+        name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else error.filename
+        return _fail(f"{name} cannot be used: {error.strerror or error}.", 2)
+    return None
+
+
+def _let_the_first_process_speak() -> None:
+    """Wait, in all processes of a job but the first: what all have to say is best said once.
+
+    When a process ends, torchrun ends the others at once; who is still there after the wait has failed alone.
+    """
+    if os.environ.get("RANK", "0") != "0" and "TORCHELASTIC_RUN_ID" in os.environ:
+        time.sleep(_PATIENCE)
 
 
 class _PrintableFormatter(logging.Formatter):

@@ -8,6 +8,7 @@ from .dataset import (
     InMemory,
     MapDataset,
     Splits,
+    check_all_targets,
     fingerprint,
     read_samples,
     spread_over,
@@ -18,6 +19,7 @@ from .image_folder import ImageFolder
 from .imagenet import ImageNet, Imagenette64
 from .images import ImageTransform
 from .locations import search_path
+from .prefix_sums import PrefixSums
 from .readers import (
     AbstractContiguousDataset,
     AbstractReader,
@@ -49,6 +51,7 @@ __all__ = [
     "Imagenette64",
     "InMemory",
     "MapDataset",
+    "PrefixSums",
     "SampleReader",
     "SegmentationPairs",
     "SegmentationTransform",
@@ -62,6 +65,7 @@ __all__ = [
     "WikiText2",
     "WikiText103",
     "Workers",
+    "check_all_targets",
     "evaluation_batches",
     "fingerprint",
     "is_contiguous",

@@ -16,7 +16,7 @@ from torch.utils import data
 
 from ..._internal.validation import check_count
 from ..errors import InputError
-from ..tasks import AbstractTask
+from ..tasks import IGNORED, AbstractTask
 
 _NUM_LOOKED_AT = 16
 """Number of samples by which data sets that are not in memory are told apart."""
@@ -142,6 +142,38 @@ def read_samples(dataset: MapDataset, indices: Tensor, *, seed: int | None = Non
             raise InputError(f"data has samples that are no pairs of an input and a target ({type(dataset).__name__}).")
         inputs, targets = data.default_collate(samples)
     return inputs, targets
+
+
+def check_targets(targets: Tensor, num_classes: int) -> None:
+    """Refuse labels for which a model with so many classes has no output; targets that are no labels will do.
+
+    Example:
+        >>> check_targets(torch.tensor([0, 9]), 10)
+        >>> check_targets(torch.tensor([0, 10]), 10)
+        Traceback (most recent call last):
+            ...
+        steadeq.lab.errors.InputError: model.num_classes is 10, but the data has a label 10; labels are from 0 to 9.
+    """
+    if targets.is_floating_point() or targets.is_complex():
+        return
+    # In a map of labels there are pixels that do not count.
+    labels = targets if targets.dim() < 2 else targets[targets != IGNORED]
+    for label in (int(labels.min()), int(labels.max())) if labels.numel() else ():
+        if not 0 <= label < num_classes:
+            raise InputError(
+                f"model.num_classes is {num_classes}, but the data has a label {label}; labels are from 0 to "
+                f"{num_classes - 1}."
+            )
+
+
+def check_all_targets(dataset: MapDataset, num_classes: int) -> None:
+    """Refuse a data set that has all its labels in memory, as `targets`, if a model has no output for one of them."""
+    targets = getattr(dataset, "targets", None)
+    if isinstance(targets, list) and all(type(target) is int for target in targets):
+        # As the data sets of torchvision have them.
+        targets = torch.tensor(targets)
+    if isinstance(targets, Tensor):
+        check_targets(targets, num_classes)
 
 
 def fingerprint(dataset: MapDataset) -> str:

@@ -119,7 +119,7 @@ def require_pillow() -> None:
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise InputError("Reading image files needs Pillow: pip install 'steadeq[vision]'.") from error
+        raise InputError("Reading image files needs Pillow: pip install pillow.") from error
 
 
 def decode(path: Path | str) -> Image.Image:

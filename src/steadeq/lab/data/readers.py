@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..seeds import derive_generator, derive_seed
-from .dataset import AbstractDataset, MapDataset, read_samples
+from .dataset import AbstractDataset, MapDataset, check_all_targets, check_targets, read_samples
 
 
 class AbstractReader(ABC):
@@ -81,8 +81,17 @@ class BatchOrder:
 class SampleReader(AbstractReader):
     """Reads samples by index; what has to be read from disk is read ahead."""
 
-    def __init__(self, dataset: MapDataset, order: BatchOrder, *, parts: Sequence[int], seed: int) -> None:
+    def __init__(
+        self,
+        dataset: MapDataset,
+        order: BatchOrder,
+        *,
+        parts: Sequence[int],
+        seed: int,
+        num_classes: int | None = None,
+    ) -> None:
         self._dataset, self._order, self._parts, self._seed = dataset, order, parts, seed
+        self._num_classes = num_classes
         self.steps_per_epoch = order.steps_per_epoch
         # A data set of somebody else draws from the global generators, which are not to be used by two threads.
         reads_ahead = isinstance(dataset, AbstractDataset) and dataset.reads_ahead
@@ -110,11 +119,20 @@ class SampleReader(AbstractReader):
 
     def _load(self, step: int, part: int) -> tuple[Tensor, Tensor]:
         seed = derive_seed(self._seed, "augmentation", step, part)
-        return read_samples(self._dataset, self._order.indices(step, part), seed=seed)
+        inputs, targets = read_samples(self._dataset, self._order.indices(step, part), seed=seed)
+        if self._num_classes is not None:
+            check_targets(targets, self._num_classes)
+        return inputs, targets
 
 
 def open_reader(
-    dataset: MapDataset, *, batch_size: int, num_parts: int, parts: Sequence[int], seed: int
+    dataset: MapDataset,
+    *,
+    batch_size: int,
+    num_parts: int,
+    parts: Sequence[int],
+    seed: int,
+    num_classes: int | None = None,
 ) -> AbstractReader:
     """Return what a process trains on: contiguous data in its own order, all else in an order that the seed draws.
 
@@ -124,6 +142,8 @@ def open_reader(
         num_parts: Number of parts into which a batch is cut.
         parts: Those parts that this process trains on.
         seed: Seed of the run.
+        num_classes: Number of classes that the model has, if it is known. A label beyond them is refused: at once if
+            the data set has all its labels as `targets`, and else when it is read.
 
     Example:
         >>> from steadeq.lab.data import InMemory
@@ -135,8 +155,10 @@ def open_reader(
     """
     if isinstance(dataset, AbstractContiguousDataset):
         return dataset.open_reader(batch_size=batch_size, num_parts=num_parts, parts=parts, seed=seed)
+    if num_classes is not None:
+        check_all_targets(dataset, num_classes)
     order = BatchOrder(len(dataset), batch_size=batch_size, num_parts=num_parts, seed=seed)
-    return SampleReader(dataset, order, parts=parts, seed=seed)
+    return SampleReader(dataset, order, parts=parts, seed=seed, num_classes=num_classes)
 
 
 def evaluation_batches(

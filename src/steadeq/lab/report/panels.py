@@ -10,7 +10,9 @@ from xml.etree import ElementTree
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+from ..errors import printable
 from .style import INK, styled
 
 _XLINK = "{http://www.w3.org/1999/xlink}"
@@ -58,6 +60,9 @@ def inline_svg(figure: Figure, *, prefix: str, label: str) -> str:
         prefix: Text from which ids are made; different for each figure of a page.
         label: What the figure shows, for those who cannot see it.
     """
+    for text in figure.findobj(Text):
+        # Names in it come from files; what is no character has no place in XML, or in a font.
+        text.set_text("\n".join(map(printable, text.get_text().split("\n"))))
     buffer = io.StringIO()
     with styled(), rc_context({"svg.hashsalt": prefix}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

@@ -1,0 +1,106 @@
+"""A process of its own: signals of terminals, interpreters without docstrings, users without a home."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from lab.train.runs import environment, signal_at_step, start
+
+from steadeq.lab.cli.main import main
+from steadeq.lab.folder import RunFolder
+from steadeq.lab.runs import RunRecord
+
+SHORT = ("--loop.num-steps", "4", "--log.spectrum-samples", "0", "--log.eval-batch-size", "600")
+
+
+def run_python(*arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *arguments], **{"env": environment(), "capture_output": True, "text": True, **options}
+    )
+
+
+def test_a_terminal_that_is_closed_has_the_run_save_its_current_step(tmp_path):
+    path = tmp_path / "run"
+    steps = ("--loop.num-steps", "400", "--log.spectrum-samples", "0")
+    # Whoever starts these tests may have it ignored, as nohup does.
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)}
+    process = start("train", "synthetic-jr", "--out", str(path), *steps, **heed)
+    _, errors = signal_at_step(process, path, 5, signal.SIGHUP)
+    assert process.returncode == 130, errors
+    saved = RunFolder(path).checkpoints().steps()[-1]
+    (line,) = errors.splitlines()
+    assert line.startswith(f"steadeq: Stopped at step {saved} of 400; the state is saved in {path}")
+    assert RunRecord.read(path).step in (saved - 1, saved)
+
+
+def test_ctrl_c_before_the_command_is_imported_is_no_traceback():
+    code = (
+        "import runpy, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'steadeq.lab.cli.main':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "runpy.run_module('steadeq', run_name='__main__')\n"
+    )
+    result = run_python("-c", code)
+    assert result.returncode == 130
+    assert result.stderr == "steadeq: Stopped; nothing was begun.\n"
+
+
+def test_ctrl_c_before_the_command_has_set_up_its_streams_is_no_traceback():
+    code = (
+        "import logging, runpy, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "logging.basicConfig = lambda **_: signal.raise_signal(signal.SIGINT)\n"
+        "runpy.run_module('steadeq', run_name='__main__')\n"
+    )
+    result = run_python("-c", code)
+    assert result.returncode == 130
+    assert result.stderr == "steadeq: Stopped; nothing was begun.\n"
+
+
+def test_an_interpreter_without_docstrings_helps():
+    result = run_python("-OO", "-m", "steadeq", "--help")
+    assert result.returncode == 0
+    assert result.stdout == run_python("-m", "steadeq", "--help").stdout
+
+
+@pytest.mark.slow
+def test_an_interpreter_without_docstrings_will_do(tmp_path):
+    # One process for all, as it takes seconds to import everything.
+    arguments = ["train", "synthetic", "--out", str(tmp_path / "run"), *SHORT]
+    code = (
+        "from steadeq.lab.cli.main import main\n"
+        "assert main.__doc__ is None\n"
+        "codes = [main(words) for words in (['--help'], ['recipes'], ['train', 'synthetic', '--help'], "
+        f"{arguments!r}, ['evaluate', {arguments[3]!r}])]\n"
+        "raise SystemExit(str(codes))\n"
+    )
+    result = run_python("-OO", "-c", code)
+    assert result.stderr.splitlines()[-1] == "[0, 0, 0, 0, 0]", result.stderr
+    assert "digits-jr" in result.stdout
+    assert "--loop.num-steps" in result.stdout
+    assert RunRecord.read(tmp_path / "run").is_finished
+
+
+def test_a_user_without_a_home_can_train_and_is_told_where_data_may_be_kept(tmp_path, monkeypatch, capfd):
+    def forget(*_):
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "XDG_CACHE_HOME", "STEADEQ_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", forget)
+    assert os.path.expanduser("~") == "~"
+    for arguments in (("--help",), ("recipes",), ("data",), ("train", "synthetic", "--out", "run", *SHORT)):
+        assert main(arguments) == 0, capfd.readouterr().err
+    assert not (tmp_path / "~").exists()
+    capfd.readouterr()
+    assert main(["data", "cifar10", "--download"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "no home" in line
+    assert "XDG_CACHE_HOME" in line

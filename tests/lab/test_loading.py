@@ -1,0 +1,99 @@
+"""Models that are loaded: whoever asks for one gets weights that are numbers, or a sentence."""
+
+import hashlib
+import json
+import math
+
+import pytest
+import safetensors.torch
+import torch
+from lab.train.runs import tiny_config, train
+from torch import nn
+
+import steadeq
+from steadeq.lab.errors import InputError, RunError
+from steadeq.lab.loading import build_model, load_trained, load_weights
+from steadeq.models import ToyDEQ
+
+BAD = [math.nan, math.inf, -math.inf]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("loading") / "run"
+    train(tiny_config(loop={"ema_decay": 0.9}), path)
+    return path
+
+
+def spoil(run, name, bad):
+    """Put a number that is none into a file of all checkpoints, with checksums that fit; return what was there."""
+    before = {}
+    for folder in (run / "checkpoints").iterdir():
+        file, sums = folder / name, folder / "checksums.json"
+        before |= {path: path.read_bytes() for path in (file, sums)}
+        weights = safetensors.torch.load_file(file)
+        weights["layer.cell.b"][2] = bad
+        safetensors.torch.save_file(weights, file)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        sums.write_text(json.dumps({**json.loads(sums.read_text()), name: digest}))
+    return before
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_run_whose_weights_are_not_finite_is_refused_in_python_too(bad, run):
+    before = spoil(run, "average.safetensors", bad)
+    try:
+        for load in (steadeq.load_model, load_trained):
+            with pytest.raises(RunError, match=r"its weight layer\.cell\.b is not finite; train it anew"):
+                load(run)
+    finally:
+        for path, content in before.items():
+            path.write_bytes(content)
+    assert isinstance(steadeq.load_model(run), ToyDEQ)
+
+
+def test_a_run_whose_weights_are_not_finite_does_not_go_on(run):
+    before = spoil(run, "model.safetensors", math.nan)
+    try:
+        with pytest.raises(RunError, match=r"its weight layer\.cell\.b is not finite"):
+            train(tiny_config(loop={"ema_decay": 0.9}), run)
+    finally:
+        for path, content in before.items():
+            path.write_bytes(content)
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_model_whose_weights_are_not_finite_is_refused(bad, tmp_path):
+    model = ToyDEQ(hidden=10)
+    model.save_pretrained(tmp_path / "good")
+    assert isinstance(steadeq.load_model(tmp_path / "good"), ToyDEQ)
+    with torch.no_grad():
+        model.layer.cell.b[2] = bad
+    model.save_pretrained(tmp_path / "bad")
+    with pytest.raises(RunError, match=r"bad cannot be used: its weight layer\.cell\.b is not finite"):
+        steadeq.load_model(tmp_path / "bad")
+
+
+class Masked(nn.Module):
+    """A weight, a mask and a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+        self.register_buffer("count", torch.tensor(3))
+        self.register_buffer("is_on", torch.tensor(True))
+
+
+def test_masks_may_be_infinite_and_running_means_may_not():
+    weights = Masked().state_dict()
+    load_weights(Masked(), weights)
+    for bad in (math.nan, math.inf):
+        with pytest.raises(RunError, match="its buffer mask is not finite"):
+            load_weights(Masked(), {**weights, "mask": torch.tensor([0.0, bad])})
+
+
+def test_weights_of_another_model_are_refused_by_name():
+    weights = build_model(tiny_config()).state_dict()
+    with pytest.raises(InputError, match=r"layer\.cell\.b is missing there"):
+        load_weights(build_model(tiny_config()), {k: v for k, v in weights.items() if k != "layer.cell.b"})
