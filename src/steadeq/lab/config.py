@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from .._internal.validation import check_count, check_dropout, check_not_negative
@@ -42,7 +43,8 @@ class RandomBudget:
     def draw(self, solver: AbstractSolver, *, seed: int, step: int) -> AbstractSolver:
         """Return the solver with the budget of a step, which is the same on all processes."""
         if self.depth is not None:
-            return replace(solver, max_evals=self.depth.draw(step, seed=seed))
+            # With a single evaluation, which tells the residual, the start is returned and nothing is learned.
+            return replace(solver, max_evals=max(self.depth.draw(step, seed=seed), 2))
         change = random.Random(derive_seed(seed, "budget", step)).randint(self.low, self.high)
         return replace(solver, max_evals=solver.max_evals + change)
 
@@ -74,6 +76,8 @@ class LoopConfig:
     """Optimizer steps; takes the place of num_epochs."""
     batch_size: int = 64
     """Samples a step, over all processes."""
+    num_answers: int = 1
+    """Supervised answers a step: each solve goes on from the state of the one before, without its graph."""
     accumulate: int = 1
     """Parts into which a process splits its share of a batch, to save memory."""
     seed: int = 0
@@ -88,9 +92,11 @@ class LoopConfig:
     """The run stops after this many steps in a row whose loss or gradient is not finite."""
     device: str = "auto"
     """Device to train on: auto, cpu, cuda, cuda:1 ..."""
+    init_from: Path | None = None
+    """Folder of a run, or of a model, whose weights training starts from; random ones if there is none."""
 
     def __post_init__(self) -> None:
-        for name in ("num_epochs", "batch_size", "accumulate", "max_bad_steps"):
+        for name in ("num_epochs", "batch_size", "num_answers", "accumulate", "max_bad_steps"):
             check_count(name, getattr(self, name))
         if self.num_steps is not None:
             check_count("num_steps", self.num_steps)

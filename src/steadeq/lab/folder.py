@@ -53,6 +53,10 @@ class RunFolder:
         """Return the run's config; see `config_from_json` for the recipe."""
         return read_config(self.path, recipe=recipe)
 
+    def replace_config(self, config: TrainConfig) -> None:
+        """Give the run another config, as when it is to be longer."""
+        write_atomically(self.path / "config.json", config_to_json(config))
+
     def checkpoints(self, *, keep: int = 2) -> CheckpointFolder:
         """Return the run's checkpoints."""
         return CheckpointFolder(self.path / "checkpoints", keep=keep)

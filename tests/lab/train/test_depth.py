@@ -3,12 +3,13 @@
 import json
 
 import pytest
-from lab.train.runs import Crash, assert_same, final_state, metrics_of, tiny_config, train, train_until
+from lab.train.runs import Crash, assert_same, change, final_state, metrics_of, tiny_config, train, train_until
 
 from steadeq import Picard, Unrolled
 from steadeq.lab.cli.main import main
 from steadeq.lab.config import RandomBudget
-from steadeq.solvers import LogNormalDepth
+from steadeq.lab.runs import RunRecord
+from steadeq.solvers import LogNormalDepth, UniformDepth
 
 DEPTH = LogNormalDepth(mean=5, maximum=9)
 CONFIG = tiny_config(
@@ -39,3 +40,28 @@ def test_a_depth_is_an_option(tmp_path):
     stored = json.loads((tmp_path / "run" / "config.json").read_text())["budget"]["depth"]
     assert stored == {"class": "steadeq.solvers.depth:UniformDepth", "low": 2, "high": 4}
     assert {line["forward_evals"] for line in metrics_of(tmp_path / "run") if line["event"] == "train"} <= {2, 3, 4}
+
+
+def test_a_loop_is_recorded_evaluated_diagnosed_and_reported_as_an_equilibrium_is(tmp_path, capfd):
+    log = {"spectrum_samples": 4, "spectrum_products": 8}
+    train(tiny_config(log=log, loop={"seed": 3}), tmp_path / "equilibrium")
+    train(change(CONFIG, log=log), tmp_path / "loop")
+    lines = {name: metrics_of(tmp_path / name) for name in ("equilibrium", "loop")}
+    of_solves = {"backward_residual", "backward_evals"}
+    for one, other in zip(lines["loop"], lines["equilibrium"], strict=True):
+        # There is no backward solve to record.
+        assert one.keys() | of_solves == other.keys() | of_solves
+    page = tmp_path / "report.html"
+    for command in ("evaluate loop", "diagnose loop --num-samples 3", f"report loop equilibrium --out {page}"):
+        name, *options = command.split()
+        paths = [str(tmp_path / option) if option in lines else option for option in options]
+        assert main([name, *paths]) == 0
+    assert "Is it safe to iterate loop?" in page.read_text(encoding="utf-8")
+    # The mean of the depths that are drawn.
+    assert RunRecord.read(tmp_path / "loop").diagnosis.found.training_depth == 5
+
+
+def test_a_depth_of_one_evaluation_still_trains():
+    solver = Picard(max_evals=12, tol=0.0)
+    drawn = {RandomBudget(depth=UniformDepth(low=1, high=3)).draw(solver, seed=0, step=s).max_evals for s in range(50)}
+    assert drawn == {2, 3}

@@ -1,7 +1,9 @@
 """What a person sees while a run goes on."""
 
 import io
+import itertools
 import sys
+import time
 
 import pytest
 
@@ -25,10 +27,22 @@ def show(display):
         display.say("a [bold] word")
 
 
-def test_plain_lines_are_few_and_the_last_step_is_among_them(capsys):
+@pytest.fixture
+def later(monkeypatch):
+    """A clock on which each look takes a second."""
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
+
+
+def test_a_rate_is_told_only_when_there_is_one(capsys):
+    show(PlainDisplay())
+    assert "steps/s" not in capsys.readouterr().out
+
+
+def test_plain_lines_are_few_and_the_last_step_is_among_them(capsys, later):
     show(PlainDisplay())
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 3
+    assert len(lines) <= 4
     assert lines[-1] == "a [bold] word"
     assert lines[-2].startswith("mine: step 10/10")
     assert "\x1b" not in "".join(lines)
@@ -36,7 +50,7 @@ def test_plain_lines_are_few_and_the_last_step_is_among_them(capsys):
         assert word in lines[-2]
 
 
-def test_a_terminal_gets_a_bar(monkeypatch):
+def test_a_terminal_gets_a_bar(monkeypatch, later):
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from .. import recipes
 from ..config import TrainConfig
-from ..errors import InputError, RunError
+from ..errors import InputError, Interrupted, RunError
 from ..folder import RunFolder
 from ..runs import RunRecord
 from ..serialization import differences
@@ -26,10 +27,14 @@ from .table import print_table
 _HELP = """usage: steadeq train RECIPE [--out DIR] [--resume] [--profile] [--section.field VALUE ...]
 
 Trains a recipe in the folder DIR (runs/RECIPE if none is named). RECIPE is a name, or path/to/file.py:function for one
-of your own. Ctrl-C and kill save a checkpoint; --resume continues from the latest. `steadeq train RECIPE --help` lists
-every field with its value in the recipe.
+of your own. Ctrl-C and kill save a checkpoint; --resume continues from the latest, and with a larger --loop.num-epochs
+or --loop.num-steps makes the run longer. `steadeq train RECIPE --help` lists every field with its value in the recipe.
 
 recipes: {names}"""
+
+
+_LENGTH = ("loop.num_epochs", "loop.num_steps")
+"""What may be changed when a run is resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +58,8 @@ class _Request:
     config: TrainConfig
     folder: RunFolder
     is_new: bool
+    shorter: TrainConfig | None
+    """The config of the run so far, if it is to be longer."""
     args: Arguments
 
 
@@ -98,9 +105,12 @@ def _parse(name: str | None, options: Sequence[str]) -> _Request:
         raise InputError(f"{path} is a run of the recipe {config.recipe!r}, not of {recipe.name!r}.")
     command, summary = f"train {name}" if name else "train", f"Train {config.recipe!r}."
     args, changed = parse_with_config(Arguments, options, config=config, command=command, summary=summary)
-    for field, old, new in [] if is_new else differences(config, changed):
-        raise InputError(f"The run in {path} has {field} = {old}; it cannot be resumed with {new}.")
-    return _Request(recipe=name, config=changed, folder=folder, is_new=is_new, args=args)
+    changes = [] if is_new else differences(config, changed)
+    for field, old, new in changes:
+        if field not in _LENGTH:
+            raise InputError(f"The run in {path} has {field} = {old}; it cannot be resumed with {new}.")
+    shorter = config if changes else None
+    return _Request(recipe=name, config=changed, folder=folder, is_new=is_new, shorter=shorter, args=args)
 
 
 def _peek(options: Sequence[str], name: str) -> str | None:
@@ -118,18 +128,28 @@ def _train(request: _Request, process: Process) -> None:
     folder = request.folder
     # Built before the folder is made: all that can be wrong with the input shows here.
     trainer = Trainer(
-        request.config, folder, process=process, display=choose_display(), is_profiled=request.args.profile
+        request.config,
+        folder,
+        process=process,
+        display=choose_display(),
+        is_profiled=request.args.profile,
+        recipe=request.recipe,
     )
     if request.is_new and process.is_main:
         RunFolder.create(folder.path, request.config)
     process.wait()
     with folder.lock() if process.is_main else nullcontext():
         if request.args.resume:
-            is_resumed = not request.is_new and trainer.resume()
+            is_resumed = not request.is_new and trainer.resume(shorter=request.shorter)
             text = f"Resuming at step {trainer.step} of {trainer.num_steps}." if is_resumed else "Starting anew."
+            if is_resumed and request.shorter is not None:
+                text += " The schedules of learning rate and penalty are those of the longer run from now on."
             trainer.display.say(text)
         is_through = trainer.is_finished and RunRecord.read(folder.path, recipe=request.recipe).is_finished
-        values = trainer.evaluation if is_through else trainer.train()
+        try:
+            values = trainer.evaluation if is_through else trainer.train()
+        except Interrupted as error:
+            raise Interrupted(f"{error} To go on: {_resuming(request, process)}") from None
     metric = trainer.task.metric
     effort = f" with {values['forward_evals']:.1f} evaluations" if "forward_evals" in values else ""
     trainer.display.say(f"{folder.path}: validation {metric} {values[metric]:.4g}{effort}.")
@@ -141,6 +161,16 @@ def _train(request: _Request, process: Process) -> None:
     if request.args.profile and process.is_main:
         shares = trainer.profile.shares()
         print_table(["where the time went", "share"], [[SECTIONS[n], f"{s:.1%}"] for n, s in shares.items()])
+
+
+def _resuming(request: _Request, process: Process) -> str:
+    """Return the command that goes on with a run."""
+    # Only classes of a user's own file need to be named again.
+    own = [request.recipe] if request.recipe is not None and ":" in request.recipe else []
+    words = ["steadeq", "train", *own, "--resume", "--out", str(request.folder.path)]
+    if process.world_size > 1:
+        words = ["torchrun", "--nproc-per-node", str(process.world_size), "-m", *words]
+    return shlex.join(words)
 
 
 def _is_lost_peer(error: RuntimeError) -> bool:

@@ -40,21 +40,27 @@ class ModelAdapter:
         self.has_equilibrium = callable(getattr(model, "solve", None))
         """Whether the network solves for an equilibrium."""
         self._takes_carry = bool(getattr(model, "takes_carry", False))
+        self.can_go_on = self.has_equilibrium and not self._takes_carry
+        """Whether a solve of the network can start at a given state."""
 
     def __call__(
         self,
         x: Tensor,
         *,
         carry: Carry | None = None,
+        z0: Any = None,
         solver: AbstractSolver | None = None,
         adjoint: AbstractAdjoint | None = None,
         depth: int | None = None,
     ) -> Answer:
         """Return what the network answers to a batch, which goes on where the carry comes from.
 
-        Solver and adjoint are by default the network's own; with a depth, the cell is applied this often instead.
+        A solve starts at z0, or where the network starts it. Solver and adjoint are by default the network's own; with
+        a depth, the cell is applied this often instead.
         """
         context: dict[str, Any] = {"carry": carry} if self._takes_carry else {}
+        if z0 is not None:
+            context["z0"] = z0
         if not self.has_equilibrium:
             output, equilibrium = self._model(x, **context), None
         elif depth is None:

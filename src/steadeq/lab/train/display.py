@@ -81,9 +81,10 @@ class _Clock:
         self._shown = moment
         return True
 
-    def rate(self, step: int) -> float:
-        """Return steps per second."""
-        return (step - self._first) / max(time.monotonic() - self._started, 1e-9)
+    def rate(self, step: int) -> float | None:
+        """Return steps per second; None as long as too little has happened to tell."""
+        elapsed = time.monotonic() - self._started
+        return None if elapsed < 1 or step <= self._first else (step - self._first) / elapsed
 
 
 class PlainDisplay(Display):
@@ -98,9 +99,10 @@ class PlainDisplay(Display):
     def advance(self, title: str, step: int, values: dict[str, float]) -> None:
         clock = self._clocks[title]
         if clock.is_due(step, _LINE_SECONDS):
-            rate = clock.rate(step)
-            left = _describe_seconds((clock.num_steps - step) / max(rate, 1e-9))
-            self.say(f"{title}: step {step}/{clock.num_steps}  {rate:.1f} steps/s  {left} left  {describe(values)}")
+            rate, pace = clock.rate(step), ""
+            if rate is not None:
+                pace = f"{rate:.1f} steps/s  {_describe_seconds((clock.num_steps - step) / rate)} left  "
+            self.say(f"{title}: step {step}/{clock.num_steps}  {pace}{describe(values)}")
 
     def say(self, text: str) -> None:
         print(text, flush=True)
@@ -135,8 +137,9 @@ class BarDisplay(Display):
     def advance(self, title: str, step: int, values: dict[str, float]) -> None:
         bar, clock = self._bars[title]
         if clock.is_due(step, _BAR_SECONDS):
-            rate = f"{clock.rate(step):.1f} steps/s"
-            self._progress.update(bar, completed=step, rate=rate, note=describe(values), refresh=True)
+            rate = clock.rate(step)
+            shown = "" if rate is None else f"{rate:.1f} steps/s"
+            self._progress.update(bar, completed=step, rate=shown, note=describe(values), refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)

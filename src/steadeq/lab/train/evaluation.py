@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..._internal.trees import leaves
 from ...equilibrium import Status
 from ...jacobian import frobenius_norm, spectral_radius
 from ...solvers import AbstractSolver
 from ..data import MapDataset, evaluation_batches, fingerprint, is_contiguous, read_samples, spread_over
-from ..errors import InputError, Interrupted, RunError
+from ..errors import InputError, Interrupted
 from ..files import write_atomically
 from ..folder import check_plain
 from ..loading import TrainedModel
@@ -31,6 +30,49 @@ log = logging.getLogger(__name__)
 
 _MAX_BUDGET = 100_000
 """The largest budget of a solve that may be asked for; beyond it is a typo."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Samples:
+    """Some samples to look at closely."""
+
+    x: Tensor
+    """The inputs."""
+    y: Tensor
+    """The targets."""
+    carry: Carry | None
+    """What is carried to the segments of a text from those before them, for networks that carry something."""
+
+    @classmethod
+    @torch.no_grad()
+    def spread(
+        cls,
+        adapter: ModelAdapter,
+        dataset: MapDataset,
+        *,
+        num_samples: int,
+        device: torch.device,
+        solver: AbstractSolver,
+        depth: int | None = None,
+    ) -> Samples:
+        """Return samples that are spread evenly over a data set.
+
+        Args:
+            adapter: The network, by which segments of a text get the memory of the segment before.
+            dataset: Where they are from.
+            num_samples: How many, if there are so many.
+            device: Where they are wanted.
+            solver: How equilibria are found.
+            depth: Apply the cell this often instead of solving for the equilibrium.
+        """
+        first = int(is_contiguous(dataset) and len(dataset) > 1)
+        places = first + spread_over(len(dataset) - first, num_samples)
+        carry = None
+        if first:
+            x, _ = read_samples(dataset, places - 1)
+            carry = adapter(x.to(device), solver=solver, depth=depth).carry
+        x, y = (tensor.to(device) for tensor in read_samples(dataset, places))
+        return cls(x=x, y=y, carry=carry)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,15 +175,11 @@ class Evaluator:
         model.eval()
         generator = torch.Generator().manual_seed(seed)
         adapter = ModelAdapter(model)
-        first = int(is_contiguous(dataset) and len(dataset) > 1)
-        places = first + spread_over(len(dataset) - first, num_samples)
+        samples = Samples.spread(
+            adapter, dataset, num_samples=num_samples, device=self.process.device, solver=solver, depth=depth
+        )
         with torch.no_grad():
-            carry = None
-            if first:
-                x, _ = read_samples(dataset, places - 1)
-                carry = adapter(x.to(self.process.device), solver=solver, depth=depth).carry
-            x, _ = read_samples(dataset, places)
-            eq = adapter(x.to(self.process.device), carry=carry, solver=solver, depth=depth).equilibrium
+            eq = adapter(samples.x, carry=samples.carry, solver=solver, depth=depth).equilibrium
         assert eq is not None
         dim = sum(leaf[0].numel() for leaf in leaves(eq.z))
         norm = frobenius_norm(eq, num_probes=4, generator=generator)
@@ -183,7 +221,6 @@ def sweep_budgets(
     for budget in budgets:
         if not 1 <= budget <= _MAX_BUDGET:
             raise InputError(f"--budgets has {budget}; each must be from 1 to {_MAX_BUDGET}.")
-    check_weights(trained)
     dataset = config.data.load_split(split) if dataset is None else dataset
     if trained.identity is not None:
         trained.identity.check_data(split, fingerprint(dataset), trained.path)
@@ -202,20 +239,6 @@ def sweep_budgets(
         memory_mb=peak_memory(process.device),
         rows=tuple(rows),
     )
-
-
-def check_weights(trained: TrainedModel) -> None:
-    """Refuse a network with weights that are not finite: a solver would return its start, which looks like a result.
-
-    Raises:
-        RunError: There is one; a buffer may hold -inf, as masks do.
-    """
-    for name, tensor in trained.model.named_parameters():
-        if not tensor.isfinite().all():
-            raise RunError(f"{trained.path} cannot be used: its weight {name} is not finite; train it anew.")
-    for name, tensor in trained.model.named_buffers():
-        if not (tensor < math.inf).all():
-            raise RunError(f"{trained.path} cannot be used: its buffer {name} is not finite; train it anew.")
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation) -> None:

@@ -14,22 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...equilibrium import ConvergenceWarning
-from ...jacobian import Constant
+from ...equilibrium import ConvergenceWarning, Equilibrium
+from ...jacobian import AbstractRegularizer, Constant, JacobianRegularizer
 from ..checkpoint import Checkpoint
 from ..config import TrainConfig
-from ..data import AbstractTextConfig, Splits, open_reader, read_samples
+from ..data import AbstractTextConfig, Splits, check_all_targets, open_reader, read_samples
 from ..errors import Diverged, InputError, Interrupted, RunError
 from ..folder import RunFolder, check_plain
 from ..identity import Identity
-from ..loading import build_model, load_weights
+from ..loading import build_model, load_model, load_weights
 from ..seeds import derive_seed
 from ..signals import Interruption
+from ..tasks import Classification, Segmentation
 from .adapter import CarryStore, ModelAdapter
 from .display import Display, LastingDisplay
 from .distributed import Process
 from .evaluation import Evaluator
-from .metrics import MetricsLog, Window, peak_memory
+from .metrics import MetricsLog, Window, forget_peak_memory, peak_memory
 from .profile import Profile
 from .step import StepResult, StepSettings, TrainStep, unpack
 
@@ -59,6 +60,7 @@ class Trainer:
         process: Process = Process(),  # noqa: B008 (frozen)
         display: Display | None = None,
         is_profiled: bool = False,
+        recipe: str | None = None,
     ) -> None:
         self.config, self.folder, self.process = config, folder, process
         self.interruption = Interruption()
@@ -77,6 +79,11 @@ class Trainer:
         self.identity = Identity.of(config, self.splits, vocabulary)
         if not process.agrees(self.identity.digest()):
             raise InputError("The processes were given different configs or different data.")
+        is_labeled = isinstance(config.data.task, (Classification, Segmentation))
+        num_classes: int | None = getattr(config.model, "num_classes", None) if is_labeled else None
+        if num_classes is not None:
+            for dataset in (self.splits.validation, self.splits.test):
+                check_all_targets(dataset, num_classes)
         self.parts = range(process.rank * loop.accumulate, (process.rank + 1) * loop.accumulate)
         self.reader = open_reader(
             self.splits.train,
@@ -84,6 +91,7 @@ class Trainer:
             num_parts=loop.accumulate * process.world_size,
             parts=self.parts,
             seed=loop.seed,
+            num_classes=num_classes,
         )
         self.carry = CarryStore(process, num_parts=loop.accumulate)
         self.num_steps = loop.num_steps or loop.num_epochs * self.reader.steps_per_epoch
@@ -91,8 +99,16 @@ class Trainer:
         self.checkpoint_every = config.log.checkpoint_every or self.reader.steps_per_epoch
         precision = torch.bfloat16 if loop.precision == "bfloat16" else None
 
-        self.model = build_model(config).to(device)
+        self.model = build_model(config)
+        if loop.init_from is not None and not folder.checkpoints().steps():
+            load_weights(self.model, load_model(loop.init_from, recipe=recipe).state_dict())
+        self.model.to(device)
         self.task = config.data.task
+        if loop.num_answers > 1 and not ModelAdapter(self.model).can_go_on:
+            raise InputError(
+                f"loop.num_answers is {loop.num_answers}; it must be 1 for a network whose solves cannot go on from a "
+                "state: only equilibrium models without a memory of the text before can."
+            )
         self._sanity_check()
         self.average = copy.deepcopy(self.model) if loop.ema_decay else None
         self.profile = Profile(self.model, device, is_on=is_profiled)
@@ -118,6 +134,7 @@ class Trainer:
         self.window = Window()
         self.num_bad_in_row = self.num_bad = 0
         self.evaluated_at = self._saved_at = -1
+        self._is_lengthened = False
         self.evaluation: dict[str, float] = {}
         self._checkpoints = folder.checkpoints(keep=config.log.keep_checkpoints)
         self._log: MetricsLog | None = None
@@ -125,27 +142,36 @@ class Trainer:
     @torch.no_grad()
     def _sanity_check(self) -> None:
         """Send some samples through all parts of the network, so that what does not fit shows before the run begins."""
+        config = self.config
         self.model.eval()
         try:
-            indices = torch.arange(min(32, self.config.loop.batch_size, len(self.splits.train)))
+            indices = torch.arange(min(32, config.loop.batch_size, len(self.splits.train)))
             x, y = (tensor.to(self.process.device) for tensor in read_samples(self.splits.train, indices))
-            output = ModelAdapter(self.model)(x, depth=1).output
-            self.task.check(output, y)
-            self.task.losses(output, y)
+            answer = ModelAdapter(self.model)(x, depth=1)
+            self.task.check(answer.output, y)
+            self.task.losses(answer.output, y)
+            if answer.equilibrium is not None and (config.regularizer.is_active or config.warmup.regularizer_weight):
+                _check_penalty(config.regularizer, answer.equilibrium)
         except (InputError, RunError):
             raise
         except (RuntimeError, ValueError, IndexError) as error:
+            if "memory" in str(error):
+                raise
             raise InputError(f"The model does not fit the data: {str(error).splitlines()[0]}") from error
         finally:
             self.model.train()
 
-    def resume(self) -> bool:
-        """Continue from the latest checkpoint; return whether there was one."""
+    def resume(self, *, shorter: TrainConfig | None = None) -> bool:
+        """Continue from the latest checkpoint; return whether there was one.
+
+        Args:
+            shorter: The config of the run so far, if that of this trainer is the same but for the length of the run.
+        """
         checkpoint = self._checkpoints.load_latest()
         if checkpoint is None:
             return False
         try:
-            self._restore(checkpoint)
+            self._restore(checkpoint, self.config if shorter is None else shorter)
         except KeyError as error:
             raise InputError(
                 f"The checkpoints in {self.folder.path} were made by another version: they lack {error}."
@@ -157,11 +183,14 @@ class Trainer:
                 f"The state of step {checkpoint.step} in {self.folder.path} is not one that a run has saved: "
                 f"{str(error).splitlines()[0]}"
             ) from error
+        self._is_lengthened = shorter is not None
         return True
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
+    def _restore(self, checkpoint: Checkpoint, config: TrainConfig) -> None:
         state = checkpoint.state
-        Identity(**state["identity"]).check(self.identity, self.config, self.folder.path)
+        saved = Identity(**state["identity"])
+        # A run that was being lengthened may have saved its state and not yet its config.
+        saved.check(self.identity, self.config if saved == self.identity else config, self.folder.path)
         load_weights(self.model, checkpoint.weights)
         if self.average is not None and checkpoint.average is not None:
             load_weights(self.average, checkpoint.average)
@@ -189,8 +218,15 @@ class Trainer:
             Interrupted: It was asked to stop, and a checkpoint is saved.
             RunError: It cannot go on: too many bad steps, or a full disk.
         """
+        forget_peak_memory(self.process.device)
         try:
             self._open_log()
+            if self._is_lengthened:
+                # In this order: if it is stopped in between, the same command goes on.
+                self._save()
+                self.process.wait()
+                if self.process.is_main:
+                    self.folder.replace_config(self.config)
             with self.interruption, self.display, self.profile.steps(), warnings.catch_warnings():
                 # The residual of every solve is recorded, forward and backward.
                 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -291,6 +327,7 @@ class Trainer:
             adjoint=self.adjoint,
             regularizer=regularizer,
             depth=config.warmup.depth if is_warmup else None,
+            num_answers=1 if is_warmup else config.loop.num_answers,
         )
 
     def _accumulate(self, settings: StepSettings) -> dict[str, float]:
@@ -423,6 +460,26 @@ class Trainer:
                     },
                 )
             )
+
+
+@torch.enable_grad()
+def _check_penalty(regularizer: AbstractRegularizer, eq: Equilibrium) -> None:
+    """Refuse a penalty that cannot be differentiated at a cell."""
+    try:
+        # Of a copy, as a regularizer may keep something from one step to the next.
+        copy.copy(regularizer).penalty(eq, generator=torch.Generator().manual_seed(0))
+    except RuntimeError as error:
+        name = type(regularizer).__name__
+        if "memory" in str(error):
+            raise
+        if "second derivative" not in str(error):
+            raise InputError(f"The penalty of {name} cannot be computed: {str(error).splitlines()[0]}") from error
+        is_jacobian = isinstance(regularizer, JacobianRegularizer)
+        options = ("" if is_jacobian else "--regularizer JacobianRegularizer ") + "--regularizer.estimator difference"
+        raise InputError(
+            f"{name} needs second derivatives of the cell, which fused attention, compiled code and many kernels do "
+            f'not have: use JacobianRegularizer(estimator="difference"), which needs none ({options}).'
+        ) from error
 
 
 def _check_vocabulary(config: TrainConfig, num_tokens: int) -> None:

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from ..errors import InputError, RunError
 from ..files import write_atomically
 
 log = logging.getLogger(__name__)
+
+_STATUS = Path("/proc/self/status")
+"""Where Linux tells the memory of this process."""
 
 
 @dataclass
@@ -139,10 +142,23 @@ def _set_aside(path: Path, reason: str) -> None:
     log.warning("%s; it is kept as %s.", reason, copy.name)
 
 
+def forget_peak_memory(device: torch.device) -> None:
+    """Have `peak_memory` count from now on, as a process may have trained another run before; on Linux and GPUs."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif _STATUS.exists():
+        with suppress(OSError):
+            _STATUS.with_name("clear_refs").write_text("5")
+
+
 def peak_memory(device: torch.device) -> float:
     """Return the most memory used so far, in MB: of the GPU, or of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
+    with suppress(OSError, StopIteration):
+        # Unlike that of getrusage, this peak can be forgotten.
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 2**10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts kilobytes, macOS bytes.
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
@@ -159,5 +175,5 @@ def _tensorboard_writer(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise InputError("TensorBoard is not installed: pip install 'steadeq[tensorboard]'.") from error
+        raise InputError("TensorBoard is not installed: pip install tensorboard.") from error
     return SummaryWriter(str(folder), purge_step=step + 1 if step else None)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..._internal.trees import map_leaves
 from ...adjoints import AbstractAdjoint
 from ...equilibrium import Equilibrium, Status
 from ...jacobian import AbstractRegularizer, JacobianRegularizer
 from ...solvers import AbstractSolver
 from ..tasks import AbstractTask
-from .adapter import Carry, ModelAdapter
+from .adapter import Answer, Carry, ModelAdapter
 from .profile import Profile
 
 NAMES = (
@@ -43,6 +45,8 @@ class StepSettings:
     regularizer: AbstractRegularizer
     depth: int | None = None
     """Apply the cell this often instead of solving for the equilibrium."""
+    num_answers: int = 1
+    """How many solves are made, each from the state of the last, and compared with the target."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -150,19 +154,21 @@ class TrainStep(nn.Module):
     def _pass(self, x: Tensor, y: Tensor, settings: StepSettings, carry: Carry | None) -> tuple[StepResult, Tensor]:
         """Return what a pass over some samples gave, and which of them are bad."""
         with torch.autocast(y.device.type, dtype=self.precision, enabled=self.precision is not None):
-            with nullcontext() if self._profile is None else self._profile.section("solver"):
-                answer = ModelAdapter(self.model)(
-                    x, carry=carry, solver=settings.solver, adjoint=settings.adjoint, depth=settings.depth
-                )
+            answer = self._answer(x, settings, carry)
             losses = self.task.losses(answer.output, y)
-            is_bad = ~losses.detach().isfinite()
+            all_losses = [losses]
+            while len(all_losses) < settings.num_answers and answer.equilibrium is not None:
+                answer = self._answer(x, settings, carry, z0=map_leaves(Tensor.detach, answer.equilibrium.z))
+                losses = self.task.losses(answer.output, y)
+                all_losses.append(losses)
+            is_bad = ~torch.stack(all_losses).detach().isfinite().all(dim=0)
             # A mask may hold -inf.
             spoiled = [~(buffer < math.inf).all() for buffer in self.model.buffers()]
             has_bad_state = torch.stack(spoiled).any() if spoiled else is_bad.new_zeros(())
             if answer.equilibrium is not None and answer.equilibrium.stats is not None:
                 lost = answer.equilibrium.stats.status == Status.NON_FINITE
                 is_bad, has_bad_state = is_bad | lost, has_bad_state | lost.any()
-            task_loss = losses.mean()
+            task_loss = torch.stack(all_losses).mean()
             term, norm = torch.zeros_like(task_loss), None
             if answer.equilibrium is not None:
                 regularizer = settings.regularizer
@@ -183,6 +189,12 @@ class TrainStep(nn.Module):
                 num_samples=len(y),
             )
             return result, is_bad
+
+    def _answer(self, x: Tensor, settings: StepSettings, carry: Carry | None, z0: Any = None) -> Answer:
+        with nullcontext() if self._profile is None else self._profile.section("solver"):
+            return ModelAdapter(self.model)(
+                x, carry=carry, z0=z0, solver=settings.solver, adjoint=settings.adjoint, depth=settings.depth
+            )
 
 
 def _spread(carry: Carry, before: Carry | None, kept: Tensor, num_samples: int) -> Carry:
