@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from steadeq import Anderson, Equilibrium, OneStep, jacobian_penalty
-from steadeq.models import DEQTransformerLM, ToyDEQ, TransformerXL
-from steadeq.models.transformer import Sampling, generate, generation
+from steadeq.models import DEQTransformerLM, EquilibriumTransformer, StackedTransformer, ToyDEQ, TransformerXL
+from steadeq.models.transformer import Sampling, generate, generation, is_language_model, vocabulary_size
 
 VOCAB_SIZE = 20
 TIGHT = Anderson(max_evals=300, tol=1e-12)
@@ -203,6 +203,75 @@ def test_tokens_come_as_they_are_asked_for_and_leave_no_trace():
     assert list(model.generate(PROMPT, num_tokens=0)) == []
 
 
+# Models that carry nothing on
+
+
+def without_carry(kind):
+    torch.manual_seed(0)
+    options = {"depth": 2} if kind is StackedTransformer else {"residual_scale": 0.5}
+    model = kind(
+        kind="language", vocab_size=VOCAB_SIZE, features=16, num_heads=2, hidden_features=32, cutoffs=(8,), **options
+    )
+    return model.double().eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("kind", [EquilibriumTransformer, StackedTransformer])
+def test_a_model_without_a_carry_reads_all_tokens_anew(kind):
+    model = without_carry(kind)
+    options = {"solver": TIGHT} if kind is EquilibriumTransformer else {}
+    steps = list(generate(model, PROMPT, num_tokens=20, generator=seeded(), **options))
+    assert_probabilities_of(model, PROMPT, steps, **options)
+    assert all((step.num_evals is None) == (kind is StackedTransformer) for step in steps)
+
+
+@pytest.mark.parametrize("kind", [EquilibriumTransformer, StackedTransformer])
+def test_a_model_without_a_carry_sees_as_many_tokens_as_its_context_has(kind):
+    model, context = without_carry(kind), 4
+    options = {"solver": TIGHT} if kind is EquilibriumTransformer else {}
+    steps = list(generate(model, PROMPT, num_tokens=8, generator=seeded(), context=context, **options))
+    whole = torch.cat([PROMPT, torch.tensor(tokens_of(steps))])
+    for index, step in enumerate(steps):
+        end = len(PROMPT) + index
+        with torch.no_grad():
+            predictions = model(whole[None, end - context : end], **options)
+        expected = float(predictions.log_probabilities()[0, -1, step.token])
+        assert step.log_probability == pytest.approx(expected, abs=1e-8)
+
+
+def test_a_warm_start_begins_at_all_known_equilibria_and_changes_no_token(monkeypatch):
+    model, starts, values = without_carry(EquilibriumTransformer), [], []
+    cold = list(generate(model, PROMPT, num_tokens=8, temperature=0, solver=TIGHT, warm_start=False))
+    solve = type(model.layer).solve
+
+    def watch(layer, *inputs, z0, **options):
+        starts.append(z0)
+        eq = solve(layer, *inputs, z0=z0, **options)
+        values.append(eq.z)
+        return eq
+
+    monkeypatch.setattr(type(model.layer), "solve", watch)
+    warm = list(generate(model, PROMPT, num_tokens=8, temperature=0, solver=TIGHT, context=7))
+    assert [start.shape[1] for start in starts] == [5, 6, 7, 7, 7, 7, 7, 7]
+    assert not starts[0].any()
+    for start, value in zip(starts[1:], values, strict=False):
+        assert torch.equal(start, torch.cat([value, value[:, -1:]], dim=1)[:, -7:])
+    # As long as nothing scrolls out of the context.
+    assert tokens_of(warm[:3]) == tokens_of(cold[:3])
+
+
+def test_models_say_whether_they_are_language_models():
+    sizes = {"features": 16, "num_heads": 2, "hidden_features": 32}
+    blocks = (EquilibriumTransformer, StackedTransformer)
+    languages = [without_carry(kind) for kind in blocks] + [untrained(), explicit()]
+    others = [kind(kind="image", **sizes) for kind in blocks] + [ToyDEQ()]
+    others += [kind(kind="grid", vocab_size=VOCAB_SIZE, **sizes) for kind in blocks]
+    assert [vocabulary_size(model) for model in languages if is_language_model(model)] == [VOCAB_SIZE] * 4
+    for model in others:
+        assert not is_language_model(model)
+        with pytest.raises(ValueError, match="not a language model"):
+            generate(model, PROMPT, num_tokens=3)
+
+
 # Draws
 
 
@@ -317,6 +386,11 @@ def test_what_is_no_language_model_and_what_needs_no_solver_is_refused():
         generate(ToyDEQ(), PROMPT, num_tokens=3)
     with pytest.raises(ValueError, match="TransformerXL is an explicit network"):
         generate(explicit(), PROMPT, num_tokens=3, solver=TIGHT)
+
+
+def test_an_empty_context_is_refused():
+    with pytest.raises(ValueError, match="context is 0"):
+        generate(without_carry(EquilibriumTransformer), PROMPT, num_tokens=3, context=0)
 
 
 def test_a_model_that_went_wrong_says_so():

@@ -10,6 +10,7 @@ from .base import AbstractEquilibriumModel, AbstractModelConfig
 from .conv import ConvCell, ConvDEQ
 from .densenet import DenseNet
 from .equilibrium_transformer import BlockCell, EquilibriumTransformer, StackedTransformer, TransformerBlock
+from .looped_conv import LoopedBlock, LoopedConv
 from .mdeq import MDEQ, MDEQCell, MDEQClassifier, MDEQSegmenter
 from .monotone import MonotoneCell, MonotoneConv, MonotoneDEQ, MonotoneLinear, MonotoneMultiConv
 from .official import from_official
@@ -30,6 +31,8 @@ __all__ = [
     "DEQTransformerLM",
     "DenseNet",
     "EquilibriumTransformer",
+    "LoopedBlock",
+    "LoopedConv",
     "MDEQCell",
     "MDEQClassifier",
     "MDEQSegmenter",

@@ -12,6 +12,7 @@ from .base import AbstractModelConfig
 from .conv import ConvDEQ
 from .densenet import DenseNet
 from .equilibrium_transformer import EquilibriumTransformer, StackedTransformer
+from .looped_conv import LoopedConv
 from .mdeq import MDEQClassifier, MDEQSegmenter
 from .monotone import MonotoneDEQ
 from .resnet import ResNet
@@ -91,6 +92,7 @@ _MODERN_WT2_CPU: dict[str, Any] = {
 
 _PRESETS: dict[str, AbstractModelConfig] = {
     "toy": ToyDEQ.Config(),
+    "looped-conv": LoopedConv.Config(),
     "conv/digits": ConvDEQ.Config(image_channels=1, channels=24, hidden=48),
     "mdeq/cifar10-tiny": MDEQClassifier.Config(
         channels=(24, 24), head_channels=(8, 16), final_channels=200, dropout=0.25
@@ -161,6 +163,7 @@ _MODELS: dict[type[AbstractModelConfig], type[nn.Module]] = {
         DEQTransformerLM,
         DenseNet,
         EquilibriumTransformer,
+        LoopedConv,
         MDEQClassifier,
         MDEQSegmenter,
         MonotoneDEQ,

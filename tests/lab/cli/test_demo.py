@@ -1,22 +1,30 @@
-"""`steadeq demo`: the main job, made short."""
+"""`steadeq demo`: the main point, made short."""
+
+import re
 
 from steadeq.lab.cli.main import main
 from steadeq.lab.runs import RunRecord
 
 
 def test_the_demo_trains_compares_and_reports_and_reuses_what_is_finished(tmp_path, capfd):
-    arguments = ["demo", "--out", str(tmp_path), "--num-epochs", "1"]
+    arguments = ["demo", "--out", str(tmp_path), "--num-epochs", "1", "--num-seeds", "2"]
     assert main(arguments) == 0
     output = capfd.readouterr().out
     records = {path.name: RunRecord.read(path) for path in tmp_path.iterdir() if path.is_dir()}
-    assert set(records) == {"synthetic", "synthetic-jr", "digits", "digits-small-budget", "digits-jr"}
+    assert set(records) == {f"prefix-sums{kind}-seed{seed}" for kind in ("", "-jr") for seed in (0, 1)}
     assert all(record.is_finished for record in records.values())
-    for name, record in records.items():
-        (line,) = [line.split() for line in output.splitlines() if line.split()[:1] == [name]]
-        budget = record.config.evaluation_solver.max_evals
-        score = record.evaluation.row(budget).score
-        assert line[1] == (f"{score:.2%}" if record.metric == "accuracy" else f"{score:.4g}")
-    assert (tmp_path / "report.html").read_text().count("<svg") > 10
+    for kind, label in (("", "without"), ("-jr", "with")):
+        (line,) = [line for line in output.splitlines() if line.strip().startswith(f"{label} the penalty")]
+        shown = [float(number) for number in re.findall(r"([0-9.]+)% ±", line)]
+        # After so many iterations, and the evaluation that tells the residual.
+        for share, budget in zip(shown, (13, 49, 193), strict=True):
+            scores = [records[f"prefix-sums{kind}-seed{seed}"].evaluation.row(budget).score for seed in (0, 1)]
+            assert abs(share - 50 * sum(scores)) <= 0.5
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") > 8
+    # The sentence that the terminal ends with opens the page, and figures follow it.
+    (sentence,) = [line for line in output.splitlines() if line.startswith("Iterated 12 times, as in training")]
+    assert page.index(sentence) < page.index("<svg") < page.index('id="comparison"')
     weights = {name: (tmp_path / name / "metrics.jsonl").read_bytes() for name in records}
     assert main(arguments) == 0
     assert {name: (tmp_path / name / "metrics.jsonl").read_bytes() for name in records} == weights

@@ -4,9 +4,12 @@ import json
 import math
 from dataclasses import replace
 
+import torch
+
+from steadeq import diagnose
 from steadeq.lab import recipes
 from steadeq.lab.folder import RunFolder
-from steadeq.lab.runs import Diagnosis, Evaluation, EvaluationRow, RunRecord
+from steadeq.lab.runs import Evaluation, EvaluationRow, RunDiagnosis, RunRecord
 
 
 def write_run(
@@ -66,6 +69,23 @@ def write_evaluation(run, scores, *, split="test", step=40, metric="accuracy"):
     (run.path / "evaluation.json").write_text(evaluation.to_json())
 
 
+def iteration(num_samples=8):
+    """Return a diagnosis of linear maps, of which the first one expands and the others contract."""
+    factors = torch.linspace(1.1, 0.5, num_samples)[:, None]
+    z0 = torch.ones(num_samples, 2)
+    found = diagnose(
+        lambda z, factors: factors * z,
+        z0,
+        factors,
+        max_evals=128,
+        training_depth=8,
+        metric=lambda z: (z[:, 0] < 2).double(),
+        metric_name="accuracy",
+        generator=torch.Generator().manual_seed(0),
+    )
+    return found.to_dict()
+
+
 def diagnosis(num_samples=8, **changes):
     values = tuple(0.5 + 0.1 * i for i in range(num_samples))
     fields = {
@@ -86,8 +106,9 @@ def diagnosis(num_samples=8, **changes):
         "residual_low": (None, *(0.4**k for k in range(1, 15))),
         "residual_high": (None, *(0.6**k for k in range(1, 15))),
         "num_evals": tuple(9 + i % 3 for i in range(num_samples)),
+        "iteration": iteration(num_samples),
     }
-    return Diagnosis(**(fields | changes))
+    return RunDiagnosis(**(fields | changes))
 
 
 def read(*runs):

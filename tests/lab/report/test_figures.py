@@ -3,17 +3,26 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from lab.report.folders import append, diagnosis, read, write_evaluation, write_run
+from lab.report.folders import append, diagnosis, iteration, read, write_evaluation, write_run
 
 from steadeq.lab.data.synthetic import target
-from steadeq.lab.report import curve_sections, diagnosis_panels, gamma_figure, group_runs, save_png, synthetic_figure
+from steadeq.lab.report import (
+    curve_sections,
+    diagnosis_panels,
+    gamma_figure,
+    group_runs,
+    inline_svg,
+    iteration_panel,
+    save_png,
+    synthetic_figure,
+)
 from steadeq.lab.report.curves import memory_figure, residual_figure, score_by_evals_figure, score_by_time_figure
 from steadeq.lab.report.curves import spectral_radius_figure as radius_curves
 from steadeq.lab.report.diagnosis import num_evals_figure, residual_curve_figure, spectral_radius_figure
 from steadeq.lab.report.groups import MAX_POINTS, combine
-from steadeq.lab.report.style import PALETTE
+from steadeq.lab.report.style import INK, PALETTE
 from steadeq.lab.report.synthetic import equilibria, picard_path
-from steadeq.lab.runs import Diagnosis
+from steadeq.lab.runs import RunDiagnosis
 from steadeq.models import ToyDEQ
 
 
@@ -104,7 +113,7 @@ def test_a_run_without_records_has_no_curves(tmp_path):
 
 
 def test_a_diagnosis_shows_what_was_measured():
-    content = Diagnosis.from_json(diagnosis().to_json())
+    content = RunDiagnosis.from_json(diagnosis().to_json())
     assert len(diagnosis_panels(content)) == 4
     curve = residual_curve_figure(content).axes[0]
     assert curve.get_yscale() == "log"
@@ -118,6 +127,28 @@ def test_a_diagnosis_shows_what_was_measured():
 def test_a_diagnosis_without_numbers_has_no_figures(unknown):
     names = ("spectral_radius", "jacobian_norm", "residual_mean", "residual_low", "residual_high")
     assert diagnosis_panels(diagnosis(num_evals=(), **dict.fromkeys(names, unknown))) == []
+
+
+@pytest.mark.parametrize("is_better", [True, False])
+@pytest.mark.parametrize("value", [None, 0.0, 1e-320, 1e308])
+def test_whatever_the_numbers_of_an_iteration_are_there_is_a_figure(value, is_better):
+    content = {**iteration(num_samples=3), "higher_is_better": is_better}
+    for name in ("residual", "metric"):
+        content[name] = [[value] * 3 for _ in content[name]]
+    for name in ("rate", "cosine", "movement"):
+        content[name] = [value] * 3
+    panel = iteration_panel(diagnosis(num_samples=3, iteration=content))
+    assert panel.title == "Residual and accuracy of plain iteration"
+    assert inline_svg(panel.figure, prefix="a", label="b").startswith("<svg")
+
+
+def test_the_figure_of_an_iteration_follows_the_page():
+    figure = iteration_panel(diagnosis()).figure
+    residual, metric = figure.axes
+    assert metric.get_ylabel() == "accuracy"
+    # The median, among eight lines of samples and that of the training depth.
+    assert [line.get_color() for line in residual.lines].count(INK) == 1
+    assert "mathdefault" not in inline_svg(figure, prefix="a", label="b")
 
 
 def test_the_synthetic_figure_has_a_column_for_each_model(tmp_path):

@@ -22,7 +22,7 @@ def digits() -> TrainConfig:
         solver=Anderson(max_evals=18, tol=1e-3),
         adjoint=Implicit(GMRES(max_evals=18, tol=1e-4)),
         regularizer=JacobianRegularizer(weight=0.0, probability=0.4),
-        loop=LoopConfig(num_epochs=16, batch_size=57),
+        loop=LoopConfig(num_epochs=16, batch_size=56),
     )
 
 

@@ -98,7 +98,7 @@ def load_recipe(text: str) -> Recipe:
 
     Example:
         >>> load_recipe("digits").build().loop.batch_size
-        57
+        56
     """
     file, colon, name = text.rpartition(":")
     if text.endswith(".py"):

@@ -22,7 +22,7 @@ def shapes_mdeq_cpu() -> TrainConfig:
         solver=Anderson(max_evals=12, tol=1e-3),
         adjoint=Implicit(GMRES(max_evals=12, tol=1e-4)),
         regularizer=JacobianRegularizer(weight=0.0, probability=0.3),
-        loop=LoopConfig(num_epochs=5, batch_size=20),
+        loop=LoopConfig(num_epochs=5, batch_size=24),
         log=LogConfig(spectrum_samples=8),
     )
 

@@ -1,7 +1,7 @@
 """Reports: figures of runs, and one HTML file that holds them all."""
 
-from .curves import curve_sections
-from .diagnosis import diagnosis_panels
+from .curves import curve_sections, iterations_figure, validation_evals_figure
+from .diagnosis import diagnosis_panels, iteration_panel
 from .groups import RunGroup, group_runs
 from .html import render_report, write_report
 from .panels import Panel, Section, inline_svg
@@ -17,8 +17,11 @@ __all__ = [
     "gamma_figure",
     "group_runs",
     "inline_svg",
+    "iteration_panel",
+    "iterations_figure",
     "render_report",
     "save_png",
     "synthetic_figure",
+    "validation_evals_figure",
     "write_report",
 ]

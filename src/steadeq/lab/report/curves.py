@@ -96,6 +96,33 @@ def score_by_evals_figure(groups: Sequence[RunGroup]) -> Figure | None:
     return _format_scores(_plot(groups, bands, "", xlabel="evaluation budget", marker="o"), groups)
 
 
+def iterations_figure(groups: Sequence[RunGroup], *, training_depth: int) -> Figure | None:
+    """Show the task's metric against the number of iterations of a loop, and a line at the depth of training."""
+    # The last evaluation of a budget tells the residual, and is no iteration.
+    series = [[_score_by_evals(run) for run in group.runs] for group in groups]
+    bands = [combine((budgets - 1, scores) for budgets, scores in runs) for runs in series]
+    figure = _format_scores(_plot(groups, bands, "", xlabel="iterations", marker="o"), groups)
+    if figure is not None:
+        axes = figure.axes[0]
+        numbers = sorted({int(x) for band in bands for x in band.x})
+        with styled():
+            axes.set_xscale("log", base=2)
+            axes.set_xlim(numbers[0] * 0.85, numbers[-1] * 1.15)
+            axes.set_xticks(numbers, [str(number) for number in numbers])
+            axes.minorticks_off()
+            axes.axvline(training_depth, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
+            axes.set_ylim(-0.03, 1.03)
+    return figure
+
+
+def validation_evals_figure(groups: Sequence[RunGroup]) -> Figure | None:
+    """Show the evaluations that a solve takes on validation data, at each evaluation of the model."""
+    figure = _plot(groups, _curves(groups, "evaluation", "forward_evals"), "evaluations")
+    if figure is not None:
+        figure.axes[0].set_ylim(bottom=0)
+    return figure
+
+
 def score_by_time_figure(groups: Sequence[RunGroup]) -> Figure | None:
     """Show the task's metric on validation data against the seconds of training, one line a run."""
     with styled():

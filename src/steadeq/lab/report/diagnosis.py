@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..runs import Array, Diagnosis
+from ..runs import Array, RunDiagnosis
 from .panels import Panel, panels
 from .style import BLUE, GRAY, PALETTE, add_legend, new_axes, styled, use_log_scale
 
@@ -18,7 +18,7 @@ _HUGE = 1e300
 """What is beyond is left out of figures, whose arithmetic it would overflow."""
 
 
-def residual_curve_figure(diagnosis: Diagnosis) -> Figure | None:
+def residual_curve_figure(diagnosis: RunDiagnosis) -> Figure | None:
     """Show the relative residual against evaluations: its mean, and where 80% of the samples are."""
     mean, low, high = map(_numbers, (diagnosis.residual_mean, diagnosis.residual_low, diagnosis.residual_high))
     # The first entry may be the residual before any evaluation, which is not a number.
@@ -41,7 +41,7 @@ def residual_curve_figure(diagnosis: Diagnosis) -> Figure | None:
     return figure
 
 
-def num_evals_figure(diagnosis: Diagnosis) -> Figure | None:
+def num_evals_figure(diagnosis: RunDiagnosis) -> Figure | None:
     """Show how many samples took how many evaluations."""
     values = _numbers(diagnosis.num_evals)
     if not len(values):
@@ -54,7 +54,7 @@ def num_evals_figure(diagnosis: Diagnosis) -> Figure | None:
     return figure
 
 
-def spectral_radius_figure(diagnosis: Diagnosis) -> Figure | None:
+def spectral_radius_figure(diagnosis: RunDiagnosis) -> Figure | None:
     """Show the spectral radius of each sample in ascending order, with the paper's Rayleigh estimate beside it."""
     values = _numbers(diagnosis.spectral_radius)
     if not (np.abs(values) < _HUGE).any():
@@ -82,7 +82,7 @@ def spectral_radius_figure(diagnosis: Diagnosis) -> Figure | None:
     return figure
 
 
-def jacobian_norm_figure(diagnosis: Diagnosis) -> Figure | None:
+def jacobian_norm_figure(diagnosis: RunDiagnosis) -> Figure | None:
     """Show how the squared Jacobian norm by state dimension is distributed over samples."""
     values = _numbers(diagnosis.jacobian_norm)
     values = values[np.abs(values) < _HUGE]
@@ -95,7 +95,7 @@ def jacobian_norm_figure(diagnosis: Diagnosis) -> Figure | None:
     return _histogram(values, "‖J‖² / d", np.linspace(low - margin, high + margin, count + 1))
 
 
-def diagnosis_panels(diagnosis: Diagnosis) -> list[Panel]:
+def diagnosis_panels(diagnosis: RunDiagnosis) -> list[Panel]:
     """Return the figures of a diagnosis that have something to show."""
     return panels(
         (
@@ -120,6 +120,23 @@ def diagnosis_panels(diagnosis: Diagnosis) -> list[Panel]:
             "Squared Frobenius norm divided by the state's dimension; "
             "a long tail to the right means that some samples are much harder than the rest.",
         ),
+    )
+
+
+def iteration_panel(diagnosis: RunDiagnosis) -> Panel:
+    """Return the figure of plain iteration."""
+    found = diagnosis.found
+    with styled():
+        figure = found.plot()
+        for axes in figure.axes:
+            if axes.get_yscale() == "log":
+                use_log_scale(axes)
+    shown = "Residual" if found.metric is None else f"Residual and {found.metric_name}"
+    return Panel(
+        figure=figure,
+        title=f"{shown} of plain iteration",
+        caption="A thin line for each sample, in the color of what becomes of it: lines that stay flat never settle. "
+        "What matters is right of the training depth.",
     )
 
 

@@ -16,7 +16,7 @@ from ..runs import RunRecord
 from ..serialization import class_name, config_to_json
 from .comparison import compare_groups
 from .curves import curve_sections
-from .diagnosis import diagnosis_panels
+from .diagnosis import diagnosis_panels, iteration_panel
 from .groups import MAX_POINTS, RunGroup, group_runs
 from .headline import compared_split, headlines
 from .notation import plural
@@ -28,14 +28,19 @@ _TITLE = "Jacobian regularization report"
 
 
 def write_report(
-    runs: Sequence[RunRecord], path: Path, *, title: str = _TITLE, sections: Sequence[Section] = ()
+    runs: Sequence[RunRecord],
+    path: Path,
+    *,
+    title: str = _TITLE,
+    lead: Section | None = None,
+    sections: Sequence[Section] = (),
 ) -> None:
     """Write the report of some runs; other arguments are those of `render_report`.
 
     Raises:
         InputError: There is no run, or the file cannot be written.
     """
-    page = render_report(runs, title=title, sections=sections)
+    page = render_report(runs, title=title, lead=lead, sections=sections)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Names of folders may hold what is no Unicode.
@@ -44,12 +49,19 @@ def write_report(
         raise InputError(f"The report {path} cannot be written: {error.strerror}.") from error
 
 
-def render_report(runs: Sequence[RunRecord], *, title: str = _TITLE, sections: Sequence[Section] = ()) -> str:
+def render_report(
+    runs: Sequence[RunRecord],
+    *,
+    title: str = _TITLE,
+    lead: Section | None = None,
+    sections: Sequence[Section] = (),
+) -> str:
     """Return the report of some runs as HTML; equal runs give equal pages.
 
     Args:
         runs: The runs, at least one.
         title: Title of the page.
+        lead: What the page opens with, before all that is made of the runs: a paragraph, and figures that show it.
         sections: More figures, which come after those of the runs.
 
     Raises:
@@ -68,7 +80,8 @@ def render_report(runs: Sequence[RunRecord], *, title: str = _TITLE, sections: S
         title=title,
         version=__version__,
         subtitle=f"{plural(len(runs), 'run')} of {plural(len(groups), 'config')} on {data_names}",
-        headlines=headlines(groups, split),
+        lead=lead,
+        headlines=[] if lead is not None else headlines(groups, split),
         notices=[_notices(run, problems.get(run.path)) for run in runs],
         groups=groups,
         comparison=compare_groups(groups, split),
@@ -115,12 +128,22 @@ def _figure_sections(groups: Sequence[RunGroup], toys: Mapping[Path, ToyDEQ]) ->
 def _diagnosis_sections(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Section]:
     found = []
     for name, diagnosis in zip(names, (run.diagnosis for run in runs), strict=True):
-        if diagnosis is not None and (panels := diagnosis_panels(diagnosis)):
+        if diagnosis is None:
+            continue
+        iteration = diagnosis.found
+        found.append(
+            Section(
+                title=f"Is it safe to iterate {name}?",
+                intro=f"{iteration.fate} {iteration.advice}".strip(),
+                panels=[iteration_panel(diagnosis)],
+            )
+        )
+        if panels := diagnosis_panels(diagnosis):
             intro = (
                 f"Measured on {diagnosis.num_samples} samples at step {diagnosis.step}, "
-                f"with up to {diagnosis.max_evals} evaluations."
+                f"with up to {diagnosis.max_evals} evaluations of the run's solver."
             )
-            found.append(Section(title=f"Diagnosis of {name}", intro=intro, panels=panels))
+            found.append(Section(title=f"Equilibria of {name}", intro=intro, panels=panels))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from .cell import DropoutMasks, Norm, TransformerCell
 from .explicit import TiedTransformer, TransformerXL
-from .generation import Sampling, Step, generate, vocabulary_size
+from .generation import Sampling, Step, generate, is_language_model, vocabulary_size
 from .language_model import AbstractTransformerConfig, DEQTransformerLM
 from .predictions import Carry, Predictions
 
@@ -19,5 +19,6 @@ __all__ = [
     "TransformerCell",
     "TransformerXL",
     "generate",
+    "is_language_model",
     "vocabulary_size",
 ]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..._internal.trees import map_tensors
 from ..._internal.validation import check_count
-from ...nn import AdaptiveEmbedding
+from ...nn import AdaptiveSoftmax
 from ...solvers import AbstractSolver
 from .predictions import Predictions
 
@@ -120,20 +120,22 @@ def generate(
     solver: AbstractSolver | None = None,
     warm_start: bool = True,
     forbidden: Collection[int] = (),
+    context: int = 64,
 ) -> Iterator[Step]:
     """Yield tokens that follow a prompt, each as soon as it is drawn.
 
-    Each token is a segment of its own, with what is carried from those before it: a prompt that is longer than the
-    model's memory scrolls out of it, and a model without memory sees the last token only. The mode of the model is left
-    as it is: call `eval()` first, unless dropout is wanted.
+    Where the model takes a carry, each token is a segment of its own, with what is carried from those before it: a
+    prompt that is longer than the model's memory scrolls out of it, and a model without memory sees the last token
+    only. Any other model reads the latest tokens anew for each token. The mode of the model is left as it is: call
+    `eval()` first, unless dropout is wanted.
 
     A warm start saves evaluations where the equilibria of neighboring tokens are near each other, and can cost some
     where they are not. It changes the tokens only by what the tolerance leaves open, if there is one equilibrium; a
     model without regularization may have several, and then the start decides.
 
     Args:
-        model: A language model: `takes_carry` is true, and `model(tokens, carry)` returns `Predictions`. If it has a
-            method `solve`, that is used, and its states are (B, L, ...).
+        model: A language model: `model(tokens)`, or `model(tokens, carry)` if `takes_carry` is true, returns
+            `Predictions`. If it has a method `solve`, that is used, and its states are (B, L, ...).
         prompt: (P,) tokens to begin with, at least one.
         num_tokens: Number of tokens to draw.
         temperature: Divides the logarithms of probabilities; 0 always takes the most likely token.
@@ -141,8 +143,10 @@ def generate(
         top_p: What the tokens that may come must reach together, the most likely ones first; by default all may come.
         generator: A generator of the CPU, for the same tokens again.
         solver: Solver to use instead of the layer's own.
-        warm_start: Whether a position's solve starts at the equilibrium of the position before, and not at zero.
+        warm_start: Whether a position's solve starts at its last equilibrium, or a new one's at that of the position
+            before, and not at zero.
         forbidden: Tokens that may not come.
+        context: Number of tokens that a model without a carry reads for each token, best as many as in training.
 
     Raises:
         ValueError: Some value makes no sense.
@@ -156,6 +160,7 @@ def generate(
     """
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, forbidden=tuple(forbidden))
     check_count("num_tokens", num_tokens, minimum=0)
+    check_count("context", context)
     if prompt.ndim != 1 or not len(prompt) or prompt.is_floating_point():
         raise ValueError(
             f"prompt is {prompt.dtype} of shape {tuple(prompt.shape)}; it must be a vector of at least one token."
@@ -168,8 +173,18 @@ def generate(
     for token in (int(prompt.min()), int(prompt.max())):
         if not 0 <= token < vocab_size:
             raise ValueError(f"prompt has the token {token}; tokens are numbered from 0 to {vocab_size - 1}.")
-    reader = _Reader(model, solver=solver, warm_start=warm_start)
+    takes_carry = bool(getattr(model, "takes_carry", False))
+    reader = _Reader(model, solver=solver, warm_start=warm_start, context=None if takes_carry else context)
     return _generate(reader, prompt.long()[None], num_tokens, sampling, generator)
+
+
+def is_language_model(model: nn.Module) -> bool:
+    """Return whether a model says which tokens follow: it ends in a softmax over a vocabulary, as `Predictions` do.
+
+    Args:
+        model: Any model.
+    """
+    return any(isinstance(module, AdaptiveSoftmax) for module in model.modules())
 
 
 def vocabulary_size(model: nn.Module) -> int:
@@ -178,51 +193,72 @@ def vocabulary_size(model: nn.Module) -> int:
     Raises:
         ValueError: It is not one.
     """
-    if getattr(model, "takes_carry", False):
-        for module in model.modules():
-            if isinstance(module, AdaptiveEmbedding):
-                return module.vocab_size
+    for module in model.modules():
+        if isinstance(module, AdaptiveSoftmax):
+            return module.embedding.vocab_size
     raise ValueError(
-        f"model is a {type(model).__name__}, which is not a language model: it has no embedding of tokens."
+        f"model is a {type(model).__name__}, which is not a language model: it has no softmax over tokens."
     )
 
 
 class _Reader:
-    """Reads segments of one text, each with what is carried from the one before.
+    """Reads segments of one text, each after those before it.
 
     Args:
         model: The language model.
         solver: Solver to use instead of the layer's own.
-        warm_start: Whether to start at the last position's equilibrium, if there is one.
+        warm_start: Whether to start at equilibria that are known, if there are any.
+        context: Number of the latest tokens that are read anew each time; None for a model that carries on what it
+            needs of them.
     """
 
-    def __init__(self, model: nn.Module, *, solver: AbstractSolver | None, warm_start: bool) -> None:
-        self._model, self._solver, self._warm_start = model, solver, warm_start
+    def __init__(
+        self, model: nn.Module, *, solver: AbstractSolver | None, warm_start: bool, context: int | None
+    ) -> None:
+        self._model, self._solver, self._warm_start, self._context = model, solver, warm_start, context
         self._solve = getattr(model, "solve", None)
+        self._before: Tensor | None = None
         self._carry: Any = None
         self._z: Any = None
 
+    def begin(self, tokens: Tensor) -> None:
+        """Take the (1, L) tokens before the first that is asked for, of which there may be none."""
+        if self._context is not None:
+            self._before = tokens
+            return
+        for segment in tokens.split(PROMPT_SEGMENT, dim=1):
+            if segment.shape[1]:
+                self.read(segment)
+
     def read(self, tokens: Tensor) -> tuple[Predictions, int | None]:
         """Go on with the next (1, L) tokens, and return what follows and the evaluations that it took."""
+        num_new = tokens.shape[1]
+        if self._context is not None:
+            assert self._before is not None
+            self._before = tokens = torch.cat([self._before, tokens], dim=1)[:, -self._context :]
+        carried = (self._carry,) if self._context is None else ()
         if self._solve is None:
-            predictions, num_evals = self._model(tokens, self._carry), None
+            predictions, num_evals = self._model(tokens, *carried), None
         else:
             z0 = None
             if self._warm_start and self._z is not None:
-                z0 = map_tensors(lambda z: z[:, -1:].expand(-1, tokens.shape[1], *z.shape[2:]), self._z)
-            predictions, eq = self._solve(tokens, self._carry, z0=z0, solver=self._solver)
+                z0 = map_tensors(lambda z: _extend(z, num_new)[:, -tokens.shape[1] :], self._z)
+            predictions, eq = self._solve(tokens, *carried, z0=z0, solver=self._solver)
             self._z, num_evals = eq.z, int(eq.stats.num_evals[0])
         self._carry = predictions.carry
         return predictions, num_evals
+
+
+def _extend(z: Tensor, num_new: int) -> Tensor:
+    """Return (1, L, ...) states with that of the last position for those that are new."""
+    return torch.cat([z, z[:, -1:].expand(-1, num_new, *z.shape[2:])], dim=1)
 
 
 @torch.no_grad()
 def _generate(
     reader: _Reader, prompt: Tensor, num_tokens: int, sampling: Sampling, generator: torch.Generator | None
 ) -> Iterator[Step]:
-    for tokens in prompt[:, :-1].split(PROMPT_SEGMENT, dim=1):
-        if tokens.shape[1]:
-            reader.read(tokens)
+    reader.begin(prompt[:, :-1])
     # The last token of the prompt is read like those that follow, so that each token costs a solve of one position.
     latest = prompt[:, -1:]
     for _ in range(num_tokens):
