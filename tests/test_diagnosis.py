@@ -1,5 +1,6 @@
 """`diagnose` tells what becomes of an iteration, on maps whose fate is known."""
 
+import json
 import math
 import re
 import sys
@@ -11,7 +12,16 @@ import torch
 from torch import nn
 
 import steadeq
-from steadeq import Anderson, Equilibrium, JacobianRegularizer, Verdict, diagnose, fixed_point, spectral_radius
+from steadeq import (
+    Anderson,
+    Diagnosis,
+    Equilibrium,
+    JacobianRegularizer,
+    Verdict,
+    diagnose,
+    fixed_point,
+    spectral_radius,
+)
 from steadeq.diagnosis.verdict import NUM_KEPT
 from steadeq.lab.data import Digits, read_samples
 from steadeq.models import ConvDEQ
@@ -415,6 +425,82 @@ def test_a_metric_may_be_one_number_or_true_and_false():
     assert diagnose(f, z, x, metric=lambda z: z[:, 0] > z[:, 0].mean(), max_evals=16).metric.unique().tolist() == [0, 1]
     with pytest.raises(ValueError, match=r"metric returned a tensor of shape \(4, 3\)"):
         diagnose(f, z, x, metric=lambda z: z)
+
+
+def test_a_metric_may_be_better_the_lower_it_is():
+    # 1, 1/2, 1/4 ... below a quarter, and up again.
+    options = {"max_evals": 16, "metric": lambda z: (z[:, 0] - 0.25).abs(), "metric_name": "perplexity"}
+    diagnosis = diagnose(lambda z: 0.5 * z, torch.ones(2, 1), **options, higher_is_better=False)
+    assert diagnosis.best_depth == 2
+    assert "The perplexity is best after 2 evaluations, 0;" in str(diagnosis)
+    assert diagnose(lambda z: 0.5 * z, torch.ones(2, 1), **options).best_depth == 0
+    assert diagnosis.plot().axes[1].get_ylabel() == "perplexity"
+
+
+def full(**options):
+    """Return a diagnosis that has all fields, of which some are not finite."""
+    factors = torch.tensor([[0.5], [0.9], [-1.0], [1e30]])
+    return diagnose(
+        lambda z, factors: factors * z,
+        torch.ones(4, 2),
+        factors,
+        max_evals=64,
+        training_depth=8,
+        metric=lambda z: z[:, 0] < 2,
+        generator=torch.Generator().manual_seed(0),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"max_products": 0}])
+def test_a_diagnosis_survives_strict_json(options):
+    diagnosis = full(**options)
+    text = json.dumps(diagnosis.to_dict(), allow_nan=False)
+    again = Diagnosis.from_dict(json.loads(text))
+    assert again.to_dict() == diagnosis.to_dict()
+    assert str(again) == str(diagnosis)
+    assert again.verdicts == [CONVERGES, CONVERGES, CYCLES, DIVERGES]
+    assert again.z is None
+    for name in ("residual", "verdict", "is_certain", "rate", "period", "is_path_independent", "movement"):
+        torch.testing.assert_close(
+            getattr(again, name), getattr(diagnosis, name), equal_nan=True, rtol=0, atol=0, check_dtype=False
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("verdict", ["converges"] * 3),
+        ("verdict", ["explodes"] * 4),
+        ("residual", [[0.1] * 4] * 63),
+        ("residual", [[0.1] * 4, [0.1] * 3]),
+        ("residual", [0.1] * 4),
+        ("residual", []),
+        ("residual", None),
+        ("residual", "high"),
+        ("residual", [[[0.1] * 4]]),
+        ("metric", [[0.1] * 2] * 65),
+        ("rate", [{}] * 4),
+        ("rate", 0.5),
+        ("period", [10**30] * 4),
+        ("period", [None] * 4),
+        ("training_depth", 65),
+        ("training_depth", 0.5),
+        ("training_depth", -3),
+        ("starts", [3]),
+        ("is_random", "no"),
+        ("radius", {"value": [0.5] * 4}),
+        ("radius", {"value": [0.5] * 4, "error": None, "num_products": 3}),
+        ("radius", 0.5),
+        ("metric_name", None),
+        ("cosine", None),
+    ],
+)
+def test_what_is_no_diagnosis_is_refused(name, value):
+    content = full().to_dict()
+    for damaged in ({**content, name: value}, {key: value for key, value in content.items() if key != name}, {}, []):
+        with pytest.raises(ValueError, match="no diagnosis"):
+            Diagnosis.from_dict(damaged)
 
 
 def test_bad_arguments_are_refused_by_name():

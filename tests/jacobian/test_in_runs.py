@@ -19,6 +19,7 @@ from steadeq.lab.cli.main import main
 from steadeq.lab.folder import RunFolder
 from steadeq.lab.runs import RunRecord
 from steadeq.lab.serialization import command_line, config_from_json, config_to_json
+from steadeq.lab.train import Trainer
 
 SHORT = ("--loop.num-steps", "8", "--log.eval-every", "8", "--log.spectrum-samples", "0", "--log.every", "1")
 
@@ -106,3 +107,63 @@ def test_an_interrupted_run_ends_like_one_that_was_not(regularizer, tmp_path):
     assert_same(final_state(tmp_path / "broken"), final_state(tmp_path / "whole"))
     assert RunFolder(tmp_path / "whole").checkpoints().steps()[-1] == 12
     assert applied(tmp_path / "whole")
+
+
+# Cells without second derivatives
+
+FUSED = ("--model.attention", "fused", *SHORT)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ((), "--regularizer.estimator difference"),
+        *(
+            (("--regularizer", name), "--regularizer JacobianRegularizer --regularizer.estimator difference")
+            for name in ("SpectralRegularizer", "OperatorNormRegularizer")
+        ),
+        (
+            ("--regularizer.weight", "0", "--warmup.num-steps", "2", "--warmup.regularizer-weight", "1"),
+            "--regularizer.estimator difference",
+        ),
+    ],
+)
+def test_a_penalty_that_fused_attention_cannot_have_is_refused_with_the_option_that_helps(
+    options, remedy, tmp_path, capfd
+):
+    assert main(["train", "digits-vit-jr", *FUSED, *options, "--out", str(tmp_path / "run")]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert 'JacobianRegularizer(estimator="difference")' in line
+    assert f"({remedy})" in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--regularizer.estimator", "difference"),
+        ("--regularizer", "ResidualRegularizer"),
+        ("--regularizer.weight", "0"),
+    ],
+)
+def test_other_penalties_train_with_fused_attention(options, tmp_path, capfd):
+    assert main(["train", "digits-vit-jr", *FUSED, *options, "--out", str(tmp_path / "run")]) == 0
+    assert bool(applied(tmp_path / "run")) == (options[-1] != "0")
+
+
+def test_a_penalty_that_cannot_be_computed_says_why(tmp_path, capfd, monkeypatch):
+    def forward(cell, z, *inputs):
+        return z.detach() * 0.5
+
+    monkeypatch.setattr("steadeq.models.conv.ConvCell.forward", forward)
+    assert main(["train", "digits-jr", *SHORT, "--out", str(tmp_path / "run")]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "The penalty of JacobianRegularizer cannot be computed: The graph between z and f(z) is cut" in line
+
+
+def test_looking_at_the_penalty_beforehand_changes_nothing(tmp_path):
+    config = tiny_config(regularizer=SpectralRegularizer(weight=0.1, keep=True))
+    trainer = Trainer(config, RunFolder.create(tmp_path / "run", config))
+    assert trainer.regularizer.state_dict()["vectors"] is None
+    assert config.regularizer.state_dict()["vectors"] is None
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())

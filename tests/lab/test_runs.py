@@ -16,9 +16,9 @@ from steadeq.lab.errors import InputError
 from steadeq.lab.folder import RunFolder
 from steadeq.lab.recipes import get
 from steadeq.lab.runs import (
-    Diagnosis,
     Evaluation,
     EvaluationRow,
+    RunDiagnosis,
     RunRecord,
     Session,
     TrainLine,
@@ -276,7 +276,7 @@ def test_diagnoses_survive_being_written(tmp_path):
     num_evals = len(known.residual_low)
     mean = (math.nan, *[0.5] * (num_evals - 1))
     text = replace(known, operator_norm_errors=(math.inf, *[0.5] * 7), residual_mean=mean).to_json()
-    assert Diagnosis.from_json(text) == replace(known, residual_mean=(None, *mean[1:]))
+    assert RunDiagnosis.from_json(text) == replace(known, residual_mean=(None, *mean[1:]))
     folder = write_run(tmp_path / "a")
     (folder.path / "diagnosis.json").write_text(known.to_json())
     assert read(folder)[0].diagnosis == known

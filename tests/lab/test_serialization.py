@@ -29,6 +29,7 @@ from steadeq import (
 )
 from steadeq.lab import recipes
 from steadeq.lab.cli.main import main
+from steadeq.lab.config import TrainConfig
 from steadeq.lab.errors import InputError
 from steadeq.lab.optimizers import SGD, Adam, AdamW
 from steadeq.lab.serialization import (
@@ -58,7 +59,7 @@ def through_json(config):
 def test_every_recipe_survives(name):
     config = recipes.get(name).build()
     assert through_json(config) == config
-    assert from_dict(to_dict(config)) == config
+    assert from_dict(to_dict(config), TrainConfig) == config
     # What is written is plain JSON.
     assert json.loads(config_to_json(config), parse_constant=pytest.fail) == to_dict(config)
 
@@ -114,7 +115,7 @@ def test_classes_are_named_where_others_could_stand():
 
 def test_fields_that_a_file_leaves_out_have_their_defaults():
     content = {name: value for name, value in to_dict(CONFIG).items() if name in ("model", "data")}
-    config = from_dict(content)
+    config = from_dict(content, TrainConfig)
     assert config == type(config)(model=CONFIG.model, data=CONFIG.data)
 
 
@@ -171,7 +172,7 @@ def test_what_can_be_chosen_is_public_and_concrete():
 )
 def test_a_wrong_field_is_refused_by_name(edit, message):
     with pytest.raises(InputError) as error:
-        from_dict({**to_dict(CONFIG), **edit})
+        from_dict({**to_dict(CONFIG), **edit}, TrainConfig)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -331,7 +332,7 @@ def test_a_class_of_the_wrong_kind_is_refused_even_if_its_recipe_is_named(run):
     content = to_dict(CONFIG)
     content["model"] = {"class": class_path(Foreign)}
     with pytest.raises(InputError, match="which is no AbstractModelConfig that is known here"):
-        from_dict(content, recipe="synthetic-jr")
+        from_dict(content, TrainConfig, recipe="synthetic-jr")
 
 
 @dataclass(frozen=True)

@@ -163,8 +163,9 @@ def _refuse_missing_derivatives(product: Tensor) -> None:
         if name in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
             raise RuntimeError(
                 "An operation inside of f has no second derivative, which the Jacobian penalty, operator_norm and the "
-                'second derivative of a fixed point need. The penalty does without if estimator="difference" is '
-                "given; else, if it is scaled_dot_product_attention, wrap it in "
+                "second derivative of a fixed point need. JacobianRegularizer and jacobian_penalty do without if "
+                'estimator="difference" is given, and ResidualRegularizer always does; else, if it is '
+                "scaled_dot_product_attention, wrap it in "
                 "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) or write attention by hand, and if "
                 "it is a torch.autograd.Function of yours, make its backward differentiable. The penalty "
                 "without its gradient can be had under torch.no_grad()."

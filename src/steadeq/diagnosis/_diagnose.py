@@ -33,6 +33,8 @@ def diagnose(
     max_evals: int = 256,
     training_depth: int | None = None,
     metric: Callable[[Any], Any] | None = None,
+    metric_name: str = "metric",
+    higher_is_better: bool = True,
     max_products: int = 60,
     generator: torch.Generator | None = None,
 ) -> Diagnosis:
@@ -54,7 +56,9 @@ def diagnose(
         max_evals: Number of evaluations to iterate for, at least 16: several times the depth that you want to use, as
             no cycle is seen, nor any slow drift, before it has gone around a few times.
         training_depth: Number of evaluations that the block was trained with, if you want to know what happens beyond.
-        metric: Maps a state to a score of each sample, (B,), or of the whole batch, a scalar; higher is better.
+        metric: Maps a state to a score of each sample, (B,), or of the whole batch, a scalar.
+        metric_name: What the metric is called in words and in the figure.
+        higher_is_better: Whether a larger score is a better one; not so for a loss or a perplexity.
         max_products: The most products with the Jacobian to spend on the spectral radius; 0 leaves it out.
         generator: Source of the Gaussian start and of probes; torch's own by default.
 
@@ -113,6 +117,8 @@ def diagnose(
     return Diagnosis(
         residual=trajectory.residual,
         metric=trajectory.metric,
+        metric_name=metric_name,
+        higher_is_better=higher_is_better,
         verdict=torch.tensor([finding.verdict for finding in findings]),
         is_certain=torch.tensor([finding.is_certain for finding in findings]),
         rate=torch.tensor([finding.rate for finding in findings]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -24,6 +25,8 @@ _COLORS = {
     Verdict.DIVERGES: "#c2509b",
 }
 _DEPTH = {"color": "#7d8691", "linewidth": 1.2, "linestyle": (0, (3, 2))}
+_HUGE = 1e300
+"""What is beyond, or below one over it, is left out, as the arithmetic of the axes would overflow."""
 
 
 def draw(diagnosis: Diagnosis) -> Figure:
@@ -33,7 +36,11 @@ def draw(diagnosis: Diagnosis) -> Figure:
     axes = figure.add_subplot(num_panels, 1, 1, ylabel="relative residual", yscale="log")
     _draw_residual(axes, diagnosis.residual, diagnosis.verdicts)
     if diagnosis.metric is not None:
-        _draw_metric(figure.add_subplot(num_panels, 1, 2, ylabel="metric"), diagnosis.metric, diagnosis.verdict)
+        axes = figure.add_subplot(num_panels, 1, 2, ylabel=diagnosis.metric_name)
+        _draw_metric(axes, diagnosis.metric, diagnosis.verdict)
+        # What is better if it is lower, such as a perplexity, begins far above where it ends.
+        if not diagnosis.higher_is_better and bool((diagnosis.metric[1:] > 1 / _HUGE).all()):
+            axes.set_yscale("log")
     for axes in figure.axes:
         if diagnosis.training_depth is not None:
             axes.axvline(diagnosis.training_depth, **_DEPTH)
@@ -51,11 +58,11 @@ def draw(diagnosis: Diagnosis) -> Figure:
 def _draw_residual(axes: Axes, residual: Tensor, verdicts: list[Verdict]) -> None:
     """Draw a thin line for each sample and the median over them; what is not finite leaves a gap."""
     # Zero has no logarithm: it lies where the smallest of the others does.
-    positive = residual[residual > 0]
+    positive = residual[residual > 1 / _HUGE]
     residual = residual.clamp(min=float(positive.min()) if positive.numel() else 1e-16)
     for row, verdict in zip(_finite(residual).T, verdicts, strict=True):
         _draw_line(axes, row, color=_COLORS[verdict], linewidth=0.7, alpha=0.35)
-    _draw_line(axes, _finite(residual.median(dim=1).values), color="black", linewidth=1.8)
+    _draw_line(axes, _finite(residual.median(dim=1).values), color=rcParams["text.color"], linewidth=1.8)
 
 
 def _draw_metric(axes: Axes, metric: Tensor, verdict: Tensor) -> None:
@@ -66,7 +73,7 @@ def _draw_metric(axes: Axes, metric: Tensor, verdict: Tensor) -> None:
         for value in verdict.unique():
             mean = metric[:, verdict == value].mean(dim=1)
             _draw_line(axes, _finite(mean), color=_COLORS[Verdict(int(value))], linewidth=1)
-    _draw_line(axes, _finite(metric.mean(dim=1)), color="black", linewidth=1.8)
+    _draw_line(axes, _finite(metric.mean(dim=1)), color=rcParams["text.color"], linewidth=1.8)
 
 
 def _draw_line(axes: Axes, values: Tensor, *, color: str, linewidth: float, alpha: float = 1) -> None:
@@ -74,7 +81,7 @@ def _draw_line(axes: Axes, values: Tensor, *, color: str, linewidth: float, alph
 
 
 def _finite(values: Tensor) -> Tensor:
-    return values.where(values.isfinite(), torch.nan)
+    return values.where(values.abs() < _HUGE, torch.nan)
 
 
 def _add_legend(figure: Figure, diagnosis: Diagnosis) -> None:
@@ -83,8 +90,8 @@ def _add_legend(figure: Figure, diagnosis: Diagnosis) -> None:
         count = diagnosis.verdicts.count(verdict)
         if count:
             handles.append(Line2D([], [], color=color, label=f"{count} {PHRASES[verdict][count > 1]}"))
-    label = "median" if diagnosis.metric is None else "median, mean of the metric"
-    handles.append(Line2D([], [], color="black", linewidth=1.8, label=label))
+    label = "median" if diagnosis.metric is None else f"median, mean {diagnosis.metric_name}"
+    handles.append(Line2D([], [], color=rcParams["text.color"], linewidth=1.8, label=label))
     if diagnosis.training_depth is not None:
         handles.append(Line2D([], [], label="training depth", **_DEPTH))
     figure.legend(handles=handles, loc="outside upper left", ncols=min(3, len(handles)), frameon=False, fontsize=9)

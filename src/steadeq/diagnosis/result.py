@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..jacobian import Estimate
+from . import record
 from .verdict import Verdict
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Diagnosis:
     """(evaluations, B) relative residual ‖f(z) - z‖ / ‖f(z)‖ of plain iteration; infinite where it is not finite."""
     metric: Tensor | None
     """(evaluations + 1, B) scores of the states, the start first; (evaluations + 1, 1) for a score of the batch."""
+    metric_name: str
+    """What the metric is called, as given."""
+    higher_is_better: bool
+    """Whether a larger score is a better one, as given."""
     verdict: Tensor
     """(B,) int64 holding `Verdict` members."""
     is_certain: Tensor
@@ -77,7 +82,7 @@ class Diagnosis:
     num_evals: int
     """Number of evaluations of f that the diagnosis spent, apart from products with the Jacobian."""
     z: Any
-    """The end state, such as for `Equilibrium.at(f, diagnosis.z, *inputs)`."""
+    """The end state, such as for `Equilibrium.at(f, diagnosis.z, *inputs)`; None if it was read from a file."""
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -94,7 +99,8 @@ class Diagnosis:
         """The number of evaluations after which the mean score is best (the least such), or None without a metric."""
         if self.metric is None:
             return None
-        return int(self.metric.mean(dim=1).nan_to_num(float("-inf")).argmax())
+        sign = 1 if self.higher_is_better else -1
+        return int((sign * self.metric.mean(dim=1)).nan_to_num(float("-inf")).argmax())
 
     @property
     def scores(self) -> dict[int, float]:
@@ -110,7 +116,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         """Say in one paragraph what was found, and what to do about it."""
-        parts = [self._fate(), self._spectrum(), self._paths(), self._laziness(), self._beyond(), self._advice()]
+        parts = [self.fate, self._spectrum(), self._paths(), self._laziness(), self._beyond(), self.advice]
         return " ".join(part for part in parts if part)
 
     def __repr__(self) -> str:
@@ -124,7 +130,9 @@ class Diagnosis:
         counts = {verdict: int(self._having(verdict).sum()) for verdict in Verdict}
         return ", ".join(f"{count} {PHRASES[verdict][count > 1]}" for verdict, count in counts.items() if count)
 
-    def _fate(self) -> str:
+    @property
+    def fate(self) -> str:
+        """What becomes of the samples, in words: is it safe to iterate, and how many converge, cycle and so on."""
         num_evals, batch_size = self.residual.shape
         details = []
         converges, cycles = self._having(Verdict.CONVERGES), self._having(Verdict.CYCLES)
@@ -207,9 +215,13 @@ class Diagnosis:
         mean = self.metric.mean(dim=1)
         after = ", ".join(f"{_number(score)} at {depth}" for depth, score in self.scores.items())
         trained = f" (trained at {self.training_depth})" if self.training_depth else ""
-        return f"The metric is best after {best} evaluations, {_number(mean[best])}; it is {after}{trained}."
+        return (
+            f"The {self.metric_name} is best after {best} evaluations, {_number(mean[best])}; it is {after}{trained}."
+        )
 
-    def _advice(self) -> str:
+    @property
+    def advice(self) -> str:
+        """What to do about it, in words; nothing where all is well."""
         troubles = [verdict for verdict in Verdict if verdict and bool(self._having(verdict).any())]
         if troubles:
             return " ".join(
@@ -229,6 +241,25 @@ class Diagnosis:
                 "instead of plain iteration."
             )
         return ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it but the end state as numbers, strings, lists and None, which is what JSON has.
+
+        None stands for what there is not, and within lists for numbers that are not finite.
+        """
+        return record.to_dict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Diagnosis:
+        """Return what `to_dict` was called on; its end state `z` is None.
+
+        Args:
+            content: What `to_dict` returned, as JSON may have kept it.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        return record.from_dict(cls, content)
 
     def plot(self) -> Figure:
         """Return a figure of the residual, and of the metric if there is one, against the number of evaluations.

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..diagnosis import Diagnosis
 from .config import TrainConfig
 from .errors import InputError
 from .serialization import config_from_json
@@ -229,8 +230,11 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """A close look at some samples: what `steadeq diagnose` writes. Sequences over samples have one entry for each."""
+class RunDiagnosis:
+    """A close look at some samples: what `steadeq diagnose` writes. Sequences over samples have one entry for each.
+
+    The fields but the last are about the equilibria that the run's solver finds, and that one about plain iteration.
+    """
 
     step: int
     """Step of the checkpoint."""
@@ -266,17 +270,24 @@ class Diagnosis:
     """Relative residual that 90% of the samples are below."""
     num_evals: tuple[int, ...]
     """Evaluations of each sample."""
+    iteration: dict  # of strings to anything
+    """What `steadeq.diagnose` found, as `Diagnosis.to_dict` returns it."""
+
+    @property
+    def found(self) -> Diagnosis:
+        """What `steadeq.diagnose` found, without the end state."""
+        return Diagnosis.from_dict(self.iteration)
 
     def to_json(self) -> str:
         """Return the text of diagnosis.json; numbers that are not finite become null."""
         return _dump(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Diagnosis:
+    def from_json(cls, text: str) -> RunDiagnosis:
         """Return what `to_json` wrote; a text that is something else is a ValueError."""
-        found: Diagnosis = _convert(json.loads(text), cls)
+        found: RunDiagnosis = _convert(json.loads(text), cls)
         curves = (found.residual_mean, found.residual_low, found.residual_high)
-        samples = [getattr(found, name) for name in _OF_SAMPLES]
+        samples = [found.found.verdicts, *(getattr(found, name) for name in _OF_SAMPLES)]
         if len(set(map(len, curves))) > 1 or {len(values) for values in samples} != {found.num_samples}:
             raise ValueError("Its sequences are not of one length.")
         return found
@@ -318,7 +329,7 @@ class RunRecord:
     """One for each time that the run was started or resumed."""
     evaluation: Evaluation | None
     """What `steadeq evaluate` wrote, if it was used."""
-    diagnosis: Diagnosis | None
+    diagnosis: RunDiagnosis | None
     """What `steadeq diagnose` wrote, if it was used."""
     problems: tuple[str, ...]
     """Sentences on what could not be read."""
@@ -360,7 +371,7 @@ class RunRecord:
             is_finished="finished" in events,
             sessions=load("environment.json", sessions_from_json) or (),
             evaluation=load("evaluation.json", Evaluation.from_json),
-            diagnosis=load("diagnosis.json", Diagnosis.from_json),
+            diagnosis=load("diagnosis.json", RunDiagnosis.from_json),
             problems=tuple(problems),
         )
 

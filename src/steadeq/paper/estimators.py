@@ -26,6 +26,7 @@ from ..lab.report.style import GRAY, HEIGHT, WIDTH, look, styled, use_log_scale
 from ..lab.tasks import AbstractTask
 from ..lab.train.adapter import ModelAdapter
 from ..models import AbstractEquilibriumModel
+from ..models.transformer import is_language_model
 from ..solvers import GMRES, Anderson
 from .comparison import save_figures
 from .result import Claim, PaperResult, write_csv
@@ -280,7 +281,7 @@ def measure(name: str, run: Path) -> CellSummary:
     assert isinstance(model, AbstractEquilibriumModel)
     splits = data.load()
     x, _ = read_samples(splits.validation, torch.arange(_NUM_SAMPLES))
-    if model.takes_carry:
+    if is_language_model(model):
         # Fewer tokens, so that a whole Jacobian can be computed.
         x = x[:, :_NUM_TOKENS]
     with torch.no_grad():

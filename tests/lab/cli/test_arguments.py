@@ -16,6 +16,7 @@ from steadeq import (
     ClosedLoop,
     Implicit,
     Increments,
+    JacobianRegularizer,
     Linear,
     NewtonKrylov,
     OneStep,
@@ -342,7 +343,9 @@ CHANGES = {
         "eval_solver": None,
         "adjoint": Shine(max_stretch=1.7),
         "optimizer": AdamW(betas=(0.5, 0.25), schedule="constant"),
-        "regularizer": {"schedule": Increments(increment=-0.5, every=7, maximum=12.0), "probe": "sphere"},
+        "regularizer": JacobianRegularizer(
+            weight=0.3, schedule=Increments(increment=-0.5, every=7, maximum=12.0), probe="sphere"
+        ),
         "model": ResNet.Config(num_classes=7),
         "data": Cifar10(num_validation=17, augment=False),
     },

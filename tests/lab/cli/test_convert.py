@@ -18,7 +18,14 @@ from steadeq import Anderson, Broyden
 from steadeq.lab.cli.main import main
 from steadeq.lab.data import WikiText2
 from steadeq.lab.errors import InputError
-from steadeq.models import DEQTransformerLM, MDEQClassifier, ResNet, from_official
+from steadeq.models import (
+    DEQTransformerLM,
+    EquilibriumTransformer,
+    MDEQClassifier,
+    ResNet,
+    StackedTransformer,
+    from_official,
+)
 
 PARITY = Path(__file__).parents[2] / "models" / "parity"
 WORDS = "the of a = , . @ to in on " * 40
@@ -255,6 +262,26 @@ def test_a_text_is_read_in_16_streams_with_memory_as_the_official_test_does(home
     assert row["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [EquilibriumTransformer, StackedTransformer])
+def test_a_text_is_read_segment_by_segment_by_a_model_without_memory(kind, home, capfd):
+    write_wikitext(home / "data" / "wikitext-2")
+    model = kind(kind="language", vocab_size=12, features=8, num_heads=2, hidden_features=8).eval()
+    model.save_pretrained("lm")
+    is_explicit = kind is StackedTransformer
+    solver = () if is_explicit else ("--solver", "Anderson", "--solver.max-evals", 5, "--solver.tol", 0)
+    succeed(capfd, "evaluate", "lm", "--data", "wikitext-2", "--data.length", 6, "--budgets", 5, *solver)
+    (row,) = rows_of("lm")
+    tokens = torch.tensor(WikiText2().vocabulary().encode([*WORDS.split(), "<eos>"]))
+    streams = tokens[: len(tokens) // 16 * 16].reshape(16, -1)
+    total, count, options = 0.0, 0, {} if is_explicit else {"solver": Anderson(max_evals=5, tol=0)}
+    for begin in range(0, streams.shape[1] - 1, 6):
+        inputs, targets = streams[:, begin : begin + 6], streams[:, begin + 1 : begin + 7]
+        predictions = model(inputs[:, : targets.shape[1]], **options)
+        total, count = total + float(predictions.losses(targets).sum()), count + targets.numel()
+    assert row["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
+
+
 def test_data_that_does_not_fit_is_refused_in_a_sentence(checkpoint, home, capfd):
     write_cifar(home / "data" / "cifar-10-batches-bin")
     write_wikitext(home / "data" / "wikitext-2")
@@ -262,7 +289,13 @@ def test_data_that_does_not_fit_is_refused_in_a_sentence(checkpoint, home, capfd
     MDEQClassifier(channels=(8, 8), expansion=2, final_channels=8, num_classes=7).save_pretrained("seven")
     MDEQClassifier(channels=(8, 8), expansion=2, final_channels=8, num_classes=12).save_pretrained("twelve")
     DEQTransformerLM(vocab_size=50, features=8, num_heads=2, hidden_features=8).save_pretrained("lm")
+    blocks = {"features": 8, "num_heads": 2, "hidden_features": 8}
+    EquilibriumTransformer(kind="language", vocab_size=50, **blocks).save_pretrained("modern")
+    EquilibriumTransformer(kind="grid", vocab_size=12, **blocks).save_pretrained("grid")
     refusals = {
+        ("modern", *SMALL): "it is no text, and the model is a language model",
+        ("modern", "--data", "wikitext-2"): "it has 12 tokens, and the model has 50",
+        ("grid", "--data", "wikitext-2"): "it is a text, and the model no language model",
         ("tiny", "--data", "wikitext-2"): "it is a text, and the model no language model",
         ("lm", *SMALL): "it is no text, and the model is a language model",
         ("lm", "--data", "wikitext-2"): "it has 12 tokens, and the model has 50",

@@ -15,10 +15,11 @@ from steadeq.lab.cli.main import main
 from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig
 from steadeq.lab.data import WikiText2
 from steadeq.lab.optimizers import Adam
-from steadeq.models import DEQTransformerLM, TransformerXL
+from steadeq.models import DEQTransformerLM, EquilibriumTransformer, StackedTransformer, TransformerXL
 
 LINE = "the cat sat on the mat and saw a dog"
 SIZES = {"vocab_size": 11, "features": 8, "num_heads": 2, "hidden_features": 12, "memory_length": 12, "std": 0.3}
+MODERN = {"kind": "language", "vocab_size": 11, "features": 16, "num_heads": 2, "hidden_features": 24}
 
 
 def write_corpus(folder, line=LINE):
@@ -52,6 +53,8 @@ def finished(tmp_path_factory):
         patch.setenv("STEADEQ_DATA", str(folder / "data"))
         train(make_config(DEQTransformerLM.Config(**SIZES, dropout=0.1)), folder / "deq")
         train(make_config(TransformerXL.Config(**SIZES, num_layers=2)), folder / "explicit")
+        train(make_config(EquilibriumTransformer.Config(**MODERN)), folder / "modern")
+        train(make_config(StackedTransformer.Config(**MODERN, depth=2)), folder / "stacked")
         train(tiny_config(), folder / "synthetic")
     return folder
 
@@ -95,7 +98,7 @@ def test_tokens_go_on_where_the_prompt_ends(capfd):
     assert re.fullmatch(r"30 tokens, \d\.\d\d evaluations per token, [\d.e-]+ seconds per token\n", errors)
 
 
-@pytest.mark.parametrize("run", ["deq", "explicit"])
+@pytest.mark.parametrize("run", ["deq", "explicit", "modern", "stacked"])
 def test_a_seed_stands_for_a_text(run, capfd):
     texts = [succeed(capfd, run, "--seed", seed).out for seed in ("0", "0", "1")]
     assert texts[0] == texts[1] != texts[2]
@@ -104,6 +107,24 @@ def test_a_seed_stands_for_a_text(run, capfd):
 def test_a_trained_model_has_learned_its_line(capfd):
     output, _ = succeed(capfd, "explicit", "--prompt", f"{LINE} <unk>\nthe cat", "--temperature", "0", "--num-tokens=5")
     assert output == "sat on the mat and\n"
+
+
+@pytest.mark.parametrize("run", ["modern", "stacked"])
+def test_a_model_without_a_carry_reads_as_many_tokens_as_in_training(run, capfd, monkeypatch):
+    given = {}
+    plain = command.generate
+
+    def watch(model, prompt, **options):
+        given.update(options)
+        return plain(model, prompt, **options)
+
+    monkeypatch.setattr(command, "generate", watch)
+    output, errors = succeed(
+        capfd, run, "--prompt", f"{LINE} <unk>\nthe cat", "--temperature", "0", "--num-tokens", "5"
+    )
+    assert output == "sat on the mat and\n"
+    assert given["context"] == 8
+    assert ("evaluations" in errors) == (run == "modern")
 
 
 def test_an_empty_prompt_begins_a_line(capfd):
@@ -209,6 +230,7 @@ def test_both_starts_are_compared(capfd):
         ("explicit --compare", "no use for --compare"),
         ("explicit --max-evals 3", "no use for --max-evals"),
         ("explicit --tol 0", "no use for --tol"),
+        ("stacked --compare", "no use for --compare"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(arguments, problem, capfd):

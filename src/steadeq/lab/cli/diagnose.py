@@ -1,32 +1,42 @@
-"""`steadeq diagnose`: the spectrum of a trained network, and how its solves go, sample by sample."""
+"""`steadeq diagnose`: what becomes of the states of a trained network that is iterated, and how its solves go."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from ..._internal.trees import leaves
+from ..._internal.trees import leaves, map_tensors
+from ...diagnosis import Diagnosis, diagnose
+from ...equilibrium import Equilibrium
 from ...jacobian import frobenius_norm, operator_norm, spectral_radius
-from ...models import ToyDEQ
-from ..data import Synthetic, read_samples, synthetic
+from ...models import AbstractEquilibriumModel, ToyDEQ
+from ...solvers import AbstractSolver
+from ..config import TrainConfig
+from ..data import Synthetic, fingerprint, read_samples, synthetic
 from ..errors import InputError
 from ..files import write_atomically
 from ..folder import check_plain
 from ..loading import TrainedModel, load_trained
-from ..report import diagnosis_panels, save_png, synthetic_figure
+from ..report import diagnosis_panels, iteration_panel, save_png, synthetic_figure
 from ..report.synthetic import Frame
-from ..runs import Diagnosis, Split
+from ..runs import RunDiagnosis, Split
 from ..train import Process
 from ..train.adapter import ModelAdapter
-from ..train.evaluation import check_weights
+from ..train.evaluation import Samples
 from .arguments import parse, positional
 from .table import print_table
+
+_WIDTH = 100
+"""Characters of a line of words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +45,15 @@ class Arguments:
 
     run: Path = positional()
     """Folder of the run."""
-    split: Split = "test"
+    split: Split = "validation"
     """Which samples."""
     num_samples: int = 32
-    """Number of samples, from the first on."""
-    max_evals: int = 60
-    """Evaluations that a solve may spend: generous, as what is looked at is the equilibrium."""
+    """Number of samples, spread evenly over the split."""
+    max_evals: int | None = None
+    """Evaluations to iterate for, and that a solve may spend; by default 256, or four times as many as in training if
+    that is more."""
     tol: float | None = None
-    """Relative residual at which a sample is finished; by default the run's."""
+    """Relative residual at which a sample of a solve is finished; by default the run's."""
     max_products: int = 80
     """Products with the Jacobian that each spectral estimate may spend."""
     step: int | None = None
@@ -52,21 +63,24 @@ class Arguments:
     device: str = "auto"
     """Device to compute on: auto, cpu, cuda ..."""
 
+    def __post_init__(self) -> None:
+        for name, least in (("num_samples", 1), ("max_evals", 16), ("max_products", 2)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
+        if self.tol is not None and not 0 <= self.tol < 1:
+            raise InputError(f"--tol is {self.tol}; it must be in [0, 1).")
+
 
 def run(arguments: Sequence[str]) -> int:
-    """Look closely at a run, print a summary, and write JSON and figures."""
-    summary = "Is it safe to iterate: spectrum, Jacobian norm, residual curves and evaluations of each sample."
+    """Look closely at a run, say what was found, and write JSON and figures."""
+    summary = "Is it safe to iterate: does it converge, cycle, drift or diverge; spectrum and residuals of each sample."
     args = parse(Arguments, arguments, command="diagnose", summary=summary)
-    for name, least in (("num_samples", 1), ("max_evals", 1), ("max_products", 2)):
-        if getattr(args, name) < least:
-            raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least {least}.")
-    if args.tol is not None and not 0 <= args.tol < 1:
-        raise InputError(f"--tol is {args.tol}; it must be in [0, 1).")
     with Process.join(args.device) as process:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
-        check_weights(trained)
-        result = _diagnose(trained, args, process.device)
-    figures = {panel.title: panel.figure for panel in diagnosis_panels(result)} | _surfaces(trained)
+        result = _measure(trained, args, process.device)
+    panels = [iteration_panel(result), *diagnosis_panels(result)]
+    figures = {panel.title: panel.figure for panel in panels} | _surfaces(trained)
     folder = args.run / "diagnosis"
     try:
         check_plain(args.run / "diagnosis.json")
@@ -76,6 +90,7 @@ def run(arguments: Sequence[str]) -> int:
             save_png(figure, folder / f"{name.lower().replace(' ', '-')}.png")
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}.") from error
+    print(textwrap.fill(str(result.found), _WIDTH), end="\n\n")
     rows = [
         _row("spectral radius (Arnoldi)", result.spectral_radius, result.spectral_radius_errors),
         _row("spectral radius (Rayleigh, the paper's)", result.spectral_radius_rayleigh),
@@ -83,37 +98,121 @@ def run(arguments: Sequence[str]) -> int:
         _row("Jacobian norm ‖J‖²_F / d", result.jacobian_norm),
         _row(f"evaluations to residual {result.tol:g}", result.num_evals),
     ]
-    title = f"{args.run} at step {result.step}: {result.num_samples} samples, {result.converged:.0%} converged"
+    title = (
+        f"Equilibria of the solver: {args.run} at step {result.step}, {result.num_samples} samples, "
+        f"{result.converged:.0%} converged"
+    )
     print_table(["per sample", "mean", "smallest", "largest", "mean error"], rows, title=title)
     print(f"Written to {args.run / 'diagnosis.json'} and {folder}.")
     return 0
 
 
-def _diagnose(trained: TrainedModel, args: Arguments, device: torch.device) -> Diagnosis:
-    """Return what is found out about a trained model on the first samples of a split."""
-    adapter = ModelAdapter(trained.model)
+def _measure(trained: TrainedModel, args: Arguments, device: torch.device) -> RunDiagnosis:
+    """Return what is found out about a trained model on some samples of a split."""
+    config, adapter = trained.config, ModelAdapter(trained.model)
     if not adapter.has_equilibrium:
-        raise InputError("This is a run of an explicit network: it has no equilibrium to diagnose.")
-    solver = trained.config.evaluation_solver
-    solver = replace(solver, max_evals=args.max_evals, tol=solver.tol if args.tol is None else args.tol)
+        raise InputError(f"{args.run} is a run of an explicit network: it has no equilibrium to diagnose.")
+    depth = _training_depth(config, trained.step)
+    max_evals = max(256, 4 * depth) if args.max_evals is None else args.max_evals
+    if max_evals < depth:
+        raise InputError(
+            f"--max-evals is {max_evals}; it must be at least the {depth} evaluations of training, beyond which the "
+            "question begins."
+        )
+    dataset = config.data.load_split(args.split)
+    if trained.identity is not None:
+        trained.identity.check_data(args.split, fingerprint(dataset), args.run)
+    solver = config.evaluation_solver
+    solver = replace(solver, max_evals=max_evals, tol=solver.tol if args.tol is None else args.tol)
+    precision = torch.bfloat16 if config.loop.precision == "bfloat16" else None
+    with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
+        samples = Samples.spread(
+            adapter, dataset, num_samples=args.num_samples, device=device, solver=config.evaluation_solver
+        )
+        with torch.no_grad():
+            eq = adapter(samples.x, carry=samples.carry, solver=solver).equilibrium
+        assert eq is not None
+        found = _iterate(
+            trained, eq, samples, max_evals=max_evals, training_depth=depth, max_products=args.max_products
+        )
+        return _summarize(trained, eq, solver, found, args)
+
+
+def _training_depth(config: TrainConfig, step: int) -> int:
+    """Return how many evaluations a step of training may spend, in the mean where that is random."""
+    if 0 < step <= config.warmup.num_steps:
+        return config.warmup.depth
+    depth = config.budget.depth
+    if depth is None:
+        num_evals = config.solver.max_evals
+    else:
+        num_evals = round(mean(depth.draw(step, seed=config.loop.seed) for step in range(1000)))
+    # Each answer goes on where the last one ended.
+    return config.loop.num_answers * num_evals
+
+
+def _iterate(
+    trained: TrainedModel,
+    eq: Equilibrium,
+    samples: Samples,
+    *,
+    max_evals: int,
+    training_depth: int,
+    max_products: int,
+) -> Diagnosis:
+    """Return what becomes of the states that are iterated, from the start that the model has."""
+    model, task = trained.model, trained.config.data.task
+    metric: Callable[[Any], Any] | None = None
+    # Somebody's own network need not have more than `solve`.
+    z0 = map_tensors(torch.zeros_like, eq.z)
+    if isinstance(model, AbstractEquilibriumModel):
+        context = (samples.carry,) if model.takes_carry else ()
+        with torch.no_grad():
+            z0, _ = model.encode(samples.x, *context)
+
+        def score(z: Any) -> Tensor:
+            return task.measure(model.decode(z), samples.y)
+
+        metric = score
+
+    return diagnose(
+        eq.f,
+        z0,
+        *eq.inputs,
+        max_evals=max_evals,
+        training_depth=training_depth,
+        metric=metric,
+        metric_name=task.metric,
+        higher_is_better=task.higher_is_better,
+        max_products=max_products,
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def _summarize(
+    trained: TrainedModel, eq: Equilibrium, solver: AbstractSolver, found: Diagnosis, args: Arguments
+) -> RunDiagnosis:
+    """Return what is known of equilibria and of iteration."""
     generator = torch.Generator().manual_seed(0)
-    dataset = trained.config.data.load_split(args.split)
-    x, _ = read_samples(dataset, torch.arange(min(args.num_samples, len(dataset))))
-    with torch.no_grad():
-        eq = adapter(x.to(device), solver=solver).equilibrium
-    assert eq is not None
     assert eq.stats is not None
     dim = sum(leaf[0].numel() for leaf in leaves(eq.z))
     radius = spectral_radius(eq, memory=min(args.max_products, 60), max_products=args.max_products, generator=generator)
     rayleigh = spectral_radius(eq, method="rayleigh", max_products=args.max_products, generator=generator)
-    largest = operator_norm(eq, max_products=args.max_products, generator=generator)
+    unknown = (None,) * len(radius.value)
+    try:
+        largest = operator_norm(eq, max_products=args.max_products, generator=generator)
+    except RuntimeError as error:
+        # Fused attention has none, and all other numbers do without.
+        if "second derivative" not in str(error):
+            raise
+        largest = None
     norm = frobenius_norm(eq, num_probes=16, generator=generator)
     trace = eq.stats.trace.double()
     low, high = torch.quantile(trace, torch.tensor([0.1, 0.9], dtype=trace.dtype, device=trace.device), dim=1)
-    return Diagnosis(
+    return RunDiagnosis(
         step=trained.step,
         split=args.split,
-        num_samples=len(x),
+        num_samples=len(radius.value),
         dim=dim,
         tol=solver.tol,
         max_evals=solver.max_evals,
@@ -121,13 +220,14 @@ def _diagnose(trained: TrainedModel, args: Arguments, device: torch.device) -> D
         spectral_radius=tuple(radius.value.tolist()),
         spectral_radius_errors=tuple(radius.error.tolist()),
         spectral_radius_rayleigh=tuple(rayleigh.value.tolist()),
-        operator_norm=tuple(largest.value.tolist()),
-        operator_norm_errors=tuple(largest.error.tolist()),
+        operator_norm=unknown if largest is None else tuple(largest.value.tolist()),
+        operator_norm_errors=unknown if largest is None else tuple(largest.error.tolist()),
         jacobian_norm=tuple((norm.value.square() / dim).tolist()),
         residual_mean=tuple(trace.mean(dim=1).tolist()),
         residual_low=tuple(low.tolist()),
         residual_high=tuple(high.tolist()),
         num_evals=tuple(eq.stats.num_evals.tolist()),
+        iteration=found.to_dict(),
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...models.pretrained import is_pretrained
-from ...models.transformer import vocabulary_size
+from ...models.transformer import is_language_model, vocabulary_size
 from ...nn import DEQ
 from ...solvers import AbstractSolver
 from ..config import LogConfig, TrainConfig
@@ -116,7 +116,7 @@ def _load_folder(args: Arguments, process: Process) -> tuple[TrainedModel, MapDa
 def _read_fitting(args: Arguments, model: nn.Module, data: AbstractDataConfig, device: torch.device) -> MapDataset:
     """Return the samples; refuse those of which the model would make nothing, or nothing sensible."""
     is_text = isinstance(data.task, LanguageModeling)
-    if bool(getattr(model, "takes_carry", False)) != is_text:
+    if is_language_model(model) != is_text:
         kind = (
             "no text, and the model is a language model" if not is_text else "a text, and the model no language model"
         )

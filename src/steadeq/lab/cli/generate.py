@@ -21,7 +21,6 @@ from ..errors import InputError, Interrupted, RunError
 from ..loading import TrainedModel, load_trained
 from ..train import Process
 from ..train.adapter import ModelAdapter
-from ..train.evaluation import check_weights
 from .arguments import parse, positional
 from .table import print_table
 
@@ -89,6 +88,8 @@ class _Writer:
     """The run's solver; None for an explicit network."""
     vocabulary: Vocabulary
     prompt: Tensor
+    context: int
+    """Number of tokens that the model was trained to read at once."""
     args: Arguments
 
     def steps(self, *, warm_start: bool, max_evals: int | None = None, tol: float | None = None) -> Iterator[Step]:
@@ -106,6 +107,7 @@ class _Writer:
             generator=torch.Generator().manual_seed(args.seed),
             solver=solver,
             warm_start=warm_start,
+            context=self.context,
             forbidden=[
                 *([] if args.allow_unk else [self.vocabulary.unknown]),
                 # What the model has room for beyond the tokens of the text.
@@ -119,8 +121,7 @@ def run(arguments: Sequence[str]) -> int:
     args = parse(Arguments, arguments, command="generate", summary="Text from a language model, token by token.")
     with Process.join(args.device) as process:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
-        check_weights(trained)
-        vocabulary = _vocabulary(args.run, trained)
+        data, vocabulary = _read_text(args.run, trained)
         has_equilibrium = ModelAdapter(trained.model).has_equilibrium
         for name, default in (("max_evals", None), ("tol", None), ("compare", False)):
             if not has_equilibrium and getattr(args, name) is not default:
@@ -131,6 +132,7 @@ def run(arguments: Sequence[str]) -> int:
             solver=trained.config.evaluation_solver if has_equilibrium else None,
             vocabulary=vocabulary,
             prompt=torch.tensor(_encode(args.prompt, vocabulary), device=process.device),
+            context=data.length,
             args=args,
         )
         if args.compare:
@@ -140,7 +142,8 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _vocabulary(path: Path, trained: TrainedModel) -> Vocabulary:
+def _read_text(path: Path, trained: TrainedModel) -> tuple[AbstractTextConfig, Vocabulary]:
+    """Return the text that a run was trained on, and the tokens of its numbers."""
     data = trained.config.data
     if not isinstance(data, AbstractTextConfig):
         raise InputError(f"{path} is a run on {data.name}, which is no text: it has no tokens to generate.")
@@ -153,7 +156,7 @@ def _vocabulary(path: Path, trained: TrainedModel) -> Vocabulary:
         )
     if trained.identity is not None:
         trained.identity.check_vocabulary(vocabulary.digest(), path)
-    return vocabulary
+    return data, vocabulary
 
 
 def _encode(prompt: str, vocabulary: Vocabulary) -> list[int]:
