@@ -20,7 +20,7 @@ help:  ## List the targets
 
 install: $(VENV)/.installed  ## Make .venv with the pinned dependencies and steadeq in editable mode
 
-demo: $(VENV)/.installed  ## Compare training with and without Jacobian regularization, and write a report (2 minutes)
+demo: $(VENV)/.demo-installed  ## Iterate a block longer than trained, with and without the penalty, and write a report (2 minutes)
 	$(BIN)/steadeq demo $(ARGS)
 
 test: $(VENV)/.installed  ## Run the tests and the doctests, without the slow ones
@@ -56,6 +56,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt torch
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# What the command line needs, and no tools of developers.
+$(VENV)/.demo-installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("steadeq needs Python 3.10 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install -c constraints.txt -e '.[train]'
 	@touch $@
 
 $(VENV)/.bench-installed: $(VENV)/.installed

@@ -64,6 +64,19 @@ def test_the_recipe_of_the_page_about_own_recipes_trains(tmp_path, monkeypatch):
     assert names["model"](torch.zeros(4, 1)).shape == (4, 1)
 
 
+def test_a_script_trains_resumes_evaluates_and_plots(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (script,) = python_of("docs/training.md")
+    # A few steps, as this is about the page and not about digits.
+    short = "config = replace(config, loop=replace(config.loop, num_steps=3))"
+    script = script.replace("complete_run(", f"from dataclasses import replace\n{short}\ncomplete_run(", 1)
+    for _ in range(2):
+        # The second time, all is there already.
+        exec(compile(script, "training.md", "exec"), {"__name__": "page"})
+    assert "[(2, " in capsys.readouterr().out
+    assert (tmp_path / "runs" / "mine" / "report.html").is_file()
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 )

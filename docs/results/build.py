@@ -1,4 +1,4 @@
-"""Puts the numbers of results/ into the pages beside this script, and the headline into README.md and docs/index.md.
+"""Puts the numbers of results/ into the pages beside this script, and the headline into docs/index.md.
 
     python docs/results/build.py
 
@@ -23,7 +23,7 @@ from steadeq.paper.vision import STOPPED as MDEQ_STOPPED
 PAGES = Path(__file__).parent
 ROOT = PAGES.parents[1]
 NUMBERS = ROOT / "results"
-HEADLINES = (ROOT / "README.md", ROOT / "docs" / "index.md")
+INDEX = ROOT / "docs" / "index.md"
 
 _HEADLINE = {
     "table1": ("WikiText-2, perplexity", 1, (TRANSFORMER_XL, POST, STOPPED, POST_JR, PRE, PRE_JR)),
@@ -42,8 +42,7 @@ def pages() -> dict[Path, str]:
     for name, result in RESULTS.items():
         summary, verdicts = result.read(NUMBERS / name)
         found[PAGES / f"{name}.md"] = {"table": result.table(summary), "claims": _claims(verdicts)}
-    for path in HEADLINES:
-        found[path] = {"headline": _headline("results" if path.parent == ROOT else "../results")}
+    found[INDEX] = {"headline": _headline()}
     return {path: _fill(path.read_text(encoding="utf-8"), blocks) for path, blocks in found.items()}
 
 
@@ -70,7 +69,7 @@ def _overview() -> str:
     return markdown_table(["", "what it is about", "the paper's claims that hold here", "our own", "rerun"], rows)
 
 
-def _headline(folder: str) -> str:
+def _headline() -> str:
     rows = []
     for name, (task, factor, variants) in _HEADLINE.items():
         summary, _ = RESULTS[name].read(NUMBERS / name)
@@ -80,7 +79,7 @@ def _headline(folder: str) -> str:
         for row in (summary[variant] for variant in variants):
             rows.append([task, row.variant, str(row.max_evals or "-"), score.show(row), step.show(row)])
     table = markdown_table(["", "model", "NFE", "score", "ms a training step"], rows)
-    return "\n\n".join([table, *(f"![{text}]({folder}/{name})" for name, text in _PICTURES.items())])
+    return "\n\n".join([table, *(f"![{text}](../results/{name})" for name, text in _PICTURES.items())])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def pages():
     return module.pages()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/index.md", *(str(path.relative_to(ROOT)) for path in PAGES)])
+@pytest.mark.parametrize("name", ["docs/index.md", *(str(path.relative_to(ROOT)) for path in PAGES)])
 def test_a_page_has_the_numbers_of_the_files(name, pages):
     assert pages[ROOT / name] == (ROOT / name).read_text(encoding="utf-8")
 

@@ -25,7 +25,7 @@ from .runs import Evaluation, RunRecord
 from .serialization import differences
 from .signals import Interruption, interrupts_held_back, leave_interrupts_to_parent
 from .train import Process, Trainer
-from .train.display import Display, LastingDisplay
+from .train.display import Display, LastingDisplay, choose_display
 from .train.evaluation import sweep_budgets, write_evaluation
 
 _SHOW_SECONDS = 0.2
@@ -48,8 +48,22 @@ def run_state(path: Path, config: TrainConfig) -> str:
     return f"at step {record.step}" if record.step else "begun"
 
 
-def complete_run(config: TrainConfig, path: Path, *, process: Process, display: Display) -> None:
-    """Train a run to its end, unless that is done already or it diverged."""
+def complete_run(
+    config: TrainConfig, path: Path | str, *, process: Process | None = None, display: Display | None = None
+) -> None:
+    """Train a run to its end, unless that is done already or it diverged.
+
+    Args:
+        config: What is trained.
+        path: The run's folder; an interrupted run in it goes on.
+        process: The process as one of several; alone if it is not given.
+        display: Where progress is shown; the terminal if it is not given.
+
+    Raises:
+        InputError: The folder holds a run of another config, or the config does not fit its data.
+    """
+    path, process = Path(path), process or Process.alone(config.loop.device)
+    display = choose_display() if display is None else display
     folder = RunFolder(path)
     if folder.exists():
         for field, old, new in differences(folder.config(), config):
@@ -66,11 +80,12 @@ def complete_run(config: TrainConfig, path: Path, *, process: Process, display: 
         trainer.train()
 
 
-def complete_evaluation(path: Path, *, budgets: Sequence[int]) -> Evaluation:
+def complete_evaluation(path: Path | str, *, budgets: Sequence[int]) -> Evaluation:
     """Return a finished run's evaluation on its test split at some budgets, of which the missing ones are measured.
 
     The only budget of an explicit network is 0.
     """
+    path = Path(path)
     known = RunRecord.read(path).evaluation
     if known is not None and (known.split != "test" or known.step != RunFolder(path).checkpoints().steps()[-1]):
         known = None

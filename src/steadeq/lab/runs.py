@@ -335,8 +335,9 @@ class RunRecord:
     """Sentences on what could not be read."""
 
     @classmethod
-    def read(cls, path: Path, recipe: str | None = None) -> RunRecord:
+    def read(cls, path: Path | str, recipe: str | None = None) -> RunRecord:
         """Read a run's folder; arguments and errors are those of `read_config`."""
+        path = Path(path)
         config = read_config(path, recipe=recipe)
         problems: list[str] = []
 

@@ -23,7 +23,7 @@ def test_the_demo_trains_compares_and_reports_and_reuses_what_is_finished(tmp_pa
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") > 8
     # The sentence that the terminal ends with opens the page, and figures follow it.
-    (sentence,) = [line for line in output.splitlines() if line.startswith("Iterated 12 times, as in training")]
+    (sentence,) = [line for line in output.splitlines() if line.startswith("Both networks are trained")]
     assert page.index(sentence) < page.index("<svg") < page.index('id="comparison"')
     weights = {name: (tmp_path / name / "metrics.jsonl").read_bytes() for name in records}
     assert main(arguments) == 0

@@ -85,9 +85,9 @@ def _lead(groups: Sequence[RunGroup]) -> Section:
     """Return what the report opens with: one sentence, and the figures that show it."""
     plain, regularized = ({n: _share(_score(group, n)) for n in (_TRAINED, _LONGER)} for group in groups)
     sentence = (
-        f"Iterated {_TRAINED} times, as in training, the block finds the parity of {plain[_TRAINED]} of the strings "
-        f"without the penalty and of {regularized[_TRAINED]} with it; iterated {_LONGER} times, of {plain[_LONGER]} "
-        f"and {regularized[_LONGER]}."
+        f"Both networks are trained to answer after {_TRAINED} iterations of one block; then {plain[_TRAINED]} of the "
+        f"answers are right without the penalty, {regularized[_TRAINED]} with it. Let them iterate {_LONGER} times: "
+        f"without the penalty {plain[_LONGER]} are right, with it {regularized[_LONGER]}."
     )
     iterations, evaluations = iterations_figure(groups, training_depth=_TRAINED), validation_evals_figure(groups)
     assert iterations is not None

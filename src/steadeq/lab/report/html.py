@@ -29,7 +29,7 @@ _TITLE = "Jacobian regularization report"
 
 def write_report(
     runs: Sequence[RunRecord],
-    path: Path,
+    path: Path | str,
     *,
     title: str = _TITLE,
     lead: Section | None = None,
@@ -40,7 +40,7 @@ def write_report(
     Raises:
         InputError: There is no run, or the file cannot be written.
     """
-    page = render_report(runs, title=title, lead=lead, sections=sections)
+    page, path = render_report(runs, title=title, lead=lead, sections=sections), Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Names of folders may hold what is no Unicode.
