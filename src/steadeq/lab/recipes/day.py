@@ -34,7 +34,7 @@ def _on_all_images(config: TrainConfig) -> TrainConfig:
         data=Cifar10(),
         optimizer=Adam(learning_rate=2e-3),
         loop=LoopConfig(num_epochs=6, batch_size=64),
-        log=LogConfig(every=10, checkpoint_every=100),
+        log=LogConfig(every=20, checkpoint_every=100),
     )
 
 
@@ -206,7 +206,7 @@ def _on_more_text(config: TrainConfig) -> TrainConfig:
         optimizer=replace(config.optimizer, warmup_steps=200),
         warmup=warmup,
         loop=replace(config.loop, num_steps=4_000),
-        log=LogConfig(every=5, eval_every=500, eval_batch_size=16, checkpoint_every=100),
+        log=LogConfig(every=20, eval_every=500, eval_batch_size=16, checkpoint_every=100),
     )
 
 
