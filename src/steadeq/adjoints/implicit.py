@@ -30,7 +30,8 @@ class Implicit(AbstractLinearAdjoint):
     """
 
     solver: AbstractLinearSolver = GMRES()  # noqa: RUF009 (frozen)
-    """Solver of the linear system: `GMRES`, which stops on ‖r‖ / ‖g‖ of each sample, or any fixed-point solver."""
+    """Solver of the linear system of the backward pass: GMRES, which stops on its residual |r| / |g|, or any
+    fixed-point solver."""
 
     is_exact = True
 

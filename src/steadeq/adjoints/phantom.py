@@ -34,9 +34,9 @@ class Phantom(AbstractLinearAdjoint):
     """
 
     num_steps: int = 5
-    """Terms of the series; each but the first costs one vector-Jacobian product."""
+    """Number of terms of the Neumann series; each but the first costs one vector-Jacobian product."""
     damping: float = 0.5
-    """Length of each step, in (0, 1]."""
+    """Length of each step of the backward iteration, in (0, 1]; 1 is undamped."""
 
     def __post_init__(self) -> None:
         check_count("num_steps", self.num_steps)

@@ -23,7 +23,8 @@ class Shine(AbstractLinearAdjoint):
     """
 
     max_stretch: float = 1.3
-    """Largest trusted ‖u‖ / ‖g‖."""
+    """Largest factor by which the estimated inverse may lengthen a sample's gradient; beyond it that sample uses the
+    gradient of OneStep."""
 
     keeps_rows = True
 

@@ -31,7 +31,7 @@ class Unrolled(AbstractAdjoint):
     """
 
     last: int | None = None
-    """Number of evaluations that gradients go through, from the last one on; all of them if not given."""
+    """Number of last evaluations that gradients go through; None for all of them."""
 
     def __post_init__(self) -> None:
         if self.last is not None:

@@ -41,15 +41,17 @@ class AbstractRegularizer(ABC):
     """
 
     weight: float = 0.0
-    """gamma, or where its schedule begins; 0 with a constant schedule is no penalty at all."""
+    """Weight of the penalty in the loss (gamma), or its first value if a schedule moves it; constant 0 switches the
+    penalty off."""
     probability: float = 1.0
-    """p: the part of the steps on which the penalty is applied, or where its schedule begins."""
+    """Share of the steps on which the penalty is applied (p), drawn at random, or its first value if a schedule moves
+    it."""
     schedule: AbstractSchedule = Constant()  # noqa: RUF009 (frozen)
-    """How gamma moves."""
+    """Schedule that moves the weight of the penalty (gamma) during training."""
     seed: int = 0
-    """Seed of tau, the draw that decides which steps have the penalty."""
+    """Seed of the draw that decides on which steps the penalty is applied (tau)."""
     probability_schedule: AbstractSchedule = Constant()  # noqa: RUF009 (frozen)
-    """How p moves; no closed loop."""
+    """Schedule that moves the probability of the penalty (p) during training; any but ClosedLoop."""
     _state: State = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -208,11 +210,12 @@ class JacobianRegularizer(AbstractRegularizer):
     """
 
     num_probes: int = 1
-    """M: probes of the Hutchinson estimate."""
+    """Number of random probes of the Hutchinson estimate (M); each costs one product with the Jacobian."""
     probe: Probe = "rademacher"
-    """Distribution of the probes; gaussian is the paper's."""
+    """Distribution of the random probes; the paper has "gaussian", and "rademacher" has less variance."""
     estimator: Estimator = "vjp"
-    """How products with J are made; difference takes cells without second derivatives, see `jacobian_penalty`."""
+    """Product with the Jacobian: "vjp" by autograd, or "difference" of two evaluations, for cells without second
+    derivatives."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -236,7 +239,7 @@ class OperatorNormRegularizer(AbstractRegularizer):
     """
 
     num_steps: int = 5
-    """Steps of the power method; each costs a product with J and one with its transpose."""
+    """Number of steps of the power method; each costs one product with the Jacobian and one with its transpose."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -262,11 +265,11 @@ class SpectralRegularizer(AbstractRegularizer):
     """
 
     num_products: int = 20
-    """Products with J and with its transpose, together; more are needed the closer other eigenvalues are."""
+    """Budget of the estimate, in products with the Jacobian or its transpose; eigenvalues close to each other need
+    more."""
     keep: bool = False
-    """Whether each step begins with the vectors of the one before and random ones, instead of random ones alone. Good
-    where the samples of a batch have much in common, or stay the same. They are part of a checkpoint; ranks have their
-    own, and all resume with those of the first."""
+    """Start each estimate from the vectors of the step before and random ones, which helps where batches resemble each
+    other."""
     _vectors: Tensor | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:

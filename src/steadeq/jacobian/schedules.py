@@ -86,11 +86,11 @@ class Linear(AbstractSchedule):
     """
 
     end: float
-    """Weight at the end of the ramp and after it."""
+    """Value at the end of the ramp and after it; the ramp begins at the regularizer's own."""
     num_steps: int | None = None
-    """Length of the ramp; None for the rest of the run, which the training loop fills in."""
+    """Length of the ramp in training steps; None for the rest of the run."""
     begin: int = 0
-    """Step at which the ramp begins."""
+    """Training step at which the ramp begins."""
 
     def __post_init__(self) -> None:
         check_not_negative("end", self.end)
@@ -124,13 +124,13 @@ class Increments(AbstractSchedule):
     """
 
     increment: float
-    """What each increment adds."""
+    """Amount that each increment adds; a negative one lowers the value, down to 0."""
     every: int
-    """Steps between increments."""
+    """Number of training steps from one increment to the next."""
     begin: int = 0
-    """Step from which they are counted."""
+    """Training step from which the increments are counted."""
     maximum: float = math.inf
-    """The weight goes no higher."""
+    """Largest value that the increments lead to."""
 
     def __post_init__(self) -> None:
         check_count("every", self.every)
@@ -159,11 +159,11 @@ class StopAfter(AbstractSchedule):
     """
 
     step: int | None = None
-    """First step without a penalty."""
+    """First training step without a penalty; give either this or an epoch."""
     epoch: int | None = None
-    """First epoch without a penalty, counted from 0; the training loop turns it into a step."""
+    """First epoch without a penalty, counted from 0; give either this or a step."""
     schedule: AbstractSchedule = Constant()
-    """What holds before it."""
+    """Schedule that holds until the penalty stops."""
 
     def __post_init__(self) -> None:
         if (self.step is None) == (self.epoch is None):
@@ -218,19 +218,20 @@ class ClosedLoop(AbstractSchedule):
     """
 
     target: float = 1e-2
-    """What is to be held: a relative residual at the training budget, a spectral radius, or a number of evaluations."""
+    """Value at which the observed quantity is held: a relative residual, a spectral radius or a number of
+    evaluations."""
     observed: Observed = "residual"
-    """Which of them is measured and held; the training command measures the radius when it evaluates the model."""
+    """Quantity that is held at the target; "spectral_radius" is measured at evaluations, the others on every step."""
     rate: float = 0.05
-    """How fast the base weight moves."""
+    """Rate at which the weight of the penalty (gamma) adapts in the long run."""
     gain: float = 4.0
-    """How strongly gamma answers at once."""
+    """Strength with which the weight of the penalty (gamma) answers to each single measurement."""
     minimum: float = 1e-3
-    """gamma goes no lower."""
+    """Smallest weight of the penalty (gamma)."""
     maximum: float = 100.0
-    """gamma goes no higher."""
+    """Largest weight of the penalty (gamma)."""
     max_share: float = 0.5
-    """Guard: the penalty term may be at most this multiple of the task loss, if `task_loss` is given in the call."""
+    """Most that the penalty may be in the loss, as a multiple of the task loss (`task_loss` of the call)."""
 
     def __post_init__(self) -> None:
         for name in ("target", "rate", "gain", "minimum", "max_share"):

@@ -28,13 +28,14 @@ class RandomBudget:
     """Random changes of the evaluation budget in training, as in the official runs."""
 
     low: int = 0
-    """The least that is added to the solver's max_evals."""
+    """Least change of the solver's max_evals: on each step a number from low to high is drawn and added to it."""
     high: int = 0
-    """The most that is added to the solver's max_evals."""
+    """Largest change of the solver's max_evals on a step; with low and high at 0 nothing is drawn."""
     when: Literal["always", "penalized"] = "always"
-    """On which steps it is drawn: on all, or on those with a penalty."""
+    """Steps on which the budget is drawn: "always" for all, "penalized" for those on which the penalty applies."""
     depth: AbstractDepth | None = None
-    """Distribution of the budget itself, in the place of changes to it."""
+    """Distribution from which max_evals itself is drawn on each step, in place of low and high; None for no such
+    draw."""
 
     def __post_init__(self) -> None:
         if self.low > self.high:
@@ -54,11 +55,12 @@ class WarmupConfig:
     """A first phase in which the cell is unrolled as an ordinary deep network, as in the official runs."""
 
     num_steps: int = 0
-    """Number of training steps of this phase."""
+    """Number of training steps of the first phase, which applies the cell a fixed number of times instead of solving; 0
+    for no such phase."""
     depth: int = 8
-    """How often the cell is applied."""
+    """Number of times that the cell is applied on each step of the first phase."""
     regularizer_weight: float = 0.0
-    """gamma during this phase, held constant; all else about the regularizer is that of the other phase."""
+    """Weight of the penalty (gamma) during the first phase, where it is constant; 0 for no penalty there."""
 
     def __post_init__(self) -> None:
         check_count("num_steps", self.num_steps, minimum=0)
@@ -71,29 +73,33 @@ class LoopConfig:
     """The training loop."""
 
     num_epochs: int = 10
-    """Passes over the training data."""
+    """Number of passes over the training data."""
     num_steps: int | None = None
-    """Optimizer steps; takes the place of num_epochs."""
+    """Number of optimizer steps, in place of num_epochs; if None, num_epochs decides."""
     batch_size: int = 64
-    """Samples a step, over all processes."""
+    """Number of samples (of a text: streams) in the batch of a step, over all processes together."""
     num_answers: int = 1
-    """Supervised answers a step: each solve goes on from the state of the one before, without its graph."""
+    """Number of solves with a loss on each step; each starts at the detached state of the one before, as recursive
+    models train."""
     accumulate: int = 1
-    """Parts into which a process splits its share of a batch, to save memory."""
+    """Number of parts into which each process splits its share of a batch, to save memory; gradients add up to those of
+    the whole batch."""
     seed: int = 0
-    """Seed of initialization, data order, dropout, probes and budgets."""
+    """Seed of all that is random: initial weights, order of the data, dropout, probes and budgets."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 runs the network under autocast; solvers keep float32."""
+    """Precision of the network: "bfloat16" runs it under autocast, while the solvers keep float32."""
     compile: bool = False
-    """Compile the cell for the evaluations of which no gradient is taken."""
+    """Compile the cell with torch.compile for the evaluations through which no gradient flows."""
     ema_decay: float = 0.0
-    """Decay of an exponential moving average of the weights that evaluations use; 0 for none."""
+    """Decay per step of the exponential moving average of the weights that evaluations use; 0 uses the weights as they
+    are."""
     max_bad_steps: int = 10
-    """The run stops after this many steps in a row whose loss or gradient is not finite."""
+    """Number of steps in a row with a loss or gradient that is not finite after which the run stops; until then they
+    are skipped."""
     device: str = "auto"
-    """Device to train on: auto, cpu, cuda, cuda:1 ..."""
+    """Device to train on: cpu, cuda, cuda:1 or another of torch; auto takes a GPU if there is one."""
     init_from: Path | None = None
-    """Folder of a run, or of a model, whose weights training starts from; random ones if there is none."""
+    """Folder of a run or of a model whose weights training starts from; if None, they are random."""
 
     def __post_init__(self) -> None:
         for name in ("num_epochs", "batch_size", "num_answers", "accumulate", "max_bad_steps"):
@@ -108,21 +114,23 @@ class LogConfig:
     """What is recorded, and when."""
 
     every: int = 1
-    """Steps that one line of metrics.jsonl averages over."""
+    """Number of steps that each line of metrics.jsonl is the average of."""
     eval_every: int = 0
-    """Steps between evaluations; 0 for one at the end of each epoch. The last step is always evaluated."""
+    """Number of steps between evaluations on the validation data; 0 for one at the end of each epoch. The last step
+    always has one."""
     eval_batch_size: int = 250
-    """Samples a batch in evaluation."""
+    """Number of samples (of a text: streams) in a batch of an evaluation."""
     spectrum_samples: int = 16
-    """Validation samples of which Jacobian norm and spectral radius are estimated at each evaluation; 0 for none."""
+    """Number of validation samples for which each evaluation estimates Jacobian norm and spectral radius; 0 for no
+    estimates."""
     spectrum_products: int = 40
-    """Vector-Jacobian products that the spectral radius may cost."""
+    """Budget of the estimate of a spectral radius, in vector-Jacobian products."""
     checkpoint_every: int = 0
-    """Steps between checkpoints; 0 for one at the end of each epoch. The last step is always saved."""
+    """Number of steps between checkpoints; 0 for one at the end of each epoch. The last step always has one."""
     keep_checkpoints: int = 2
-    """How many of the latest checkpoints are kept."""
+    """Number of checkpoints that are kept; older ones are deleted."""
     tensorboard: bool = False
-    """Write TensorBoard events too (needs the extra `tensorboard`)."""
+    """Write TensorBoard events, next to metrics.jsonl (needs the extra `tensorboard`)."""
 
     def __post_init__(self) -> None:
         for name in ("every", "eval_batch_size", "spectrum_products", "keep_checkpoints"):
@@ -142,27 +150,27 @@ class TrainConfig:
     recipe: str = ""
     """Name of the recipe that it began as, or path/to/file.py:function; filled in by whoever builds the recipe."""
     model: AbstractModelConfig
-    """The network."""
+    """Network that is trained."""
     data: AbstractDataConfig
-    """What it learns from."""
+    """Data that the network is trained and evaluated on."""
     optimizer: AbstractOptimizer = field(default_factory=Adam)
-    """How parameters move."""
+    """Optimizer that updates the parameters."""
     solver: AbstractSolver = Anderson(max_evals=12, tol=1e-3)  # noqa: RUF009 (frozen)
-    """How equilibria are found; networks without one do not use it."""
+    """Solver that finds the equilibrium z = f(z) of the cell f; explicit networks, which have none, do not use it."""
     eval_solver: AbstractSolver | None = None
-    """How equilibria are found in evaluation; as in training if not given."""
+    """Solver that finds equilibria in evaluation; if None, the one of training."""
     budget: RandomBudget = RandomBudget()
-    """Random changes of the solver's budget in training."""
+    """Random changes of the solver's budget (max_evals) from one training step to the next."""
     adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=12, tol=1e-4))  # noqa: RUF009 (frozen)
-    """How equilibria are differentiated."""
+    """Method that computes the gradient through an equilibrium."""
     regularizer: AbstractRegularizer = field(default_factory=JacobianRegularizer)
-    """What keeps the Jacobian small."""
+    """Penalty on the cell at its equilibrium, which keeps solves short; with weight 0 there is none."""
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
-    """A first phase of unrolled training."""
+    """First phase of training, in which the cell is applied a fixed number of times instead of being solved."""
     loop: LoopConfig = field(default_factory=LoopConfig)
-    """The training loop."""
+    """Length, batches, precision and device of the training loop."""
     log: LogConfig = field(default_factory=LogConfig)
-    """What is recorded, and when."""
+    """Records of the run: metrics, evaluations and checkpoints."""
 
     def __post_init__(self) -> None:
         """Check that the parts go together."""

@@ -19,17 +19,18 @@ class AbstractOptimizer(ABC):
     """How parameters move; one subclass for each method."""
 
     learning_rate: float = 1e-3
-    """Learning rate at its highest."""
+    """Largest learning rate, which is reached at the end of the warm-up."""
     schedule: Literal["cosine", "constant"] = "cosine"
-    """How the learning rate falls after the warm-up."""
+    """Learning rate after the warm-up: "cosine" falls to min_learning_rate by the end of the run, "constant" stays."""
     warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly from zero."""
+    """Number of first steps over which the learning rate rises linearly from zero; 0 starts at the largest."""
     min_learning_rate: float = 0.0
-    """Learning rate at the end of the cosine."""
+    """Learning rate at the end of the cosine schedule."""
     weight_decay: float = 0.0
-    """L2 penalty on the parameters (decoupled in AdamW)."""
+    """Weight decay: an L2 penalty on the parameters in Adam and SGD, decoupled from the gradient in AdamW; 0 for
+    none."""
     max_grad_norm: float | None = None
-    """Gradients with a larger norm are scaled down to it."""
+    """Largest norm of the gradient of all parameters; a larger one is scaled down to it, and None never scales."""
 
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)
@@ -66,7 +67,7 @@ class Adam(AbstractOptimizer):
     """Adam (Kingma and Ba, 2015)."""
 
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of the running means of the gradient and of its square."""
+    """Decay rates of Adam's running means of the gradient and of its square."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,9 +91,9 @@ class SGD(AbstractOptimizer):
     """Stochastic gradient descent with momentum."""
 
     momentum: float = 0.9
-    """Share of the last update that goes into the next."""
+    """Momentum: the share of the last update that goes into the next; 0 for plain gradient descent."""
     nesterov: bool = False
-    """Whether to use Nesterov's momentum, which looks ahead."""
+    """Use Nesterov's momentum, which looks one update ahead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

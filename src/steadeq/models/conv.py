@@ -62,17 +62,17 @@ class ConvDEQ(AbstractEquilibriumModel):
         """A convolutional DEQ with a single scale."""
 
         image_channels: int = 1
-        """Number of channels of the images."""
+        """Number of channels of the images: 1 for gray, 3 for color."""
         channels: int = 24
-        """Number of channels of the state."""
+        """Number of channels of the state z."""
         hidden: int = 48
         """Number of channels between the two convolutions of the cell."""
         groups: int = 4
         """Number of groups of every GroupNorm."""
         stride: int = 1
-        """Stride of the convolution that encodes the images: 2 halves the resolution of the state."""
+        """Stride of the convolution that encodes the images: 1 keeps their resolution, 2 halves it."""
         num_classes: int = 10
-        """Number of classes."""
+        """Number of classes to tell apart."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

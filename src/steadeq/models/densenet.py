@@ -38,17 +38,17 @@ class DenseNet(PretrainedModel):
         growth: int = 32
         """Number of channels that each layer adds."""
         width: int = 64
-        """Number of channels of the stem."""
+        """Number of channels of the first convolution."""
         bottleneck: int = 4
-        """Number of channels between the two convolutions of a layer, in multiples of growth."""
+        """Number of channels between the two convolutions of a layer, as a multiple of growth."""
         compression: float = 0.5
-        """Share of the channels that the transitions between blocks keep."""
+        """Share of the channels that the transitions between dense blocks keep."""
         stem: Stem = "imagenet"
-        """First layers: "imagenet" takes the resolution to a quarter, "cifar" keeps it."""
+        """First layers: "cifar" keeps the resolution, "imagenet" takes it to a quarter."""
         image_channels: int = 3
-        """Number of channels of the images."""
+        """Number of channels of the images: 1 for gray, 3 for color."""
         num_classes: int = 10
-        """Number of classes."""
+        """Number of classes to tell apart."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -57,11 +57,11 @@ class LoopedConv(AbstractEquilibriumModel):
         """A looped block of convolutions over sequences."""
 
         input_channels: int = 1
-        """Number of channels of the sequences."""
+        """Number of channels of the input sequences."""
         channels: int = 32
-        """Number of channels of the state."""
+        """Number of channels of the state z."""
         num_classes: int = 2
-        """Number of classes of a position."""
+        """Number of classes to tell apart at each position."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -43,18 +43,18 @@ class ResNet(PretrainedModel):
         """Kind of the blocks: "basic" for two convolutions of 3 by 3 pixels, "bottleneck" for one between two of 1 by
         1."""
         blocks: tuple[int, ...] = (2, 2, 2, 2)
-        """Number of blocks in each stage."""
+        """Number of residual blocks in each stage."""
         widths: tuple[int, ...] = (64, 128, 256, 512)
         """Number of channels of each stage, before the fourfold expansion of bottlenecks."""
         stem: Stem = "cifar"
-        """First layers: "cifar" for a 3 by 3 convolution that keeps the resolution, "imagenet" for a convolution and a
-        pooling that take it to a quarter."""
+        """First layers: "cifar" for a 3 by 3 convolution that keeps the resolution, "imagenet" for layers that take it
+        to a quarter."""
         image_channels: int = 3
-        """Number of channels of the images."""
+        """Number of channels of the images: 1 for gray, 3 for color."""
         num_classes: int = 10
-        """Number of classes."""
+        """Number of classes to tell apart."""
         zero_init: bool = False
-        """Whether each block starts as its shortcut: the last normalization of its branch is zero at first."""
+        """Start each block as its shortcut, with a last normalization of weight zero."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -60,7 +60,7 @@ class ToyDEQ(AbstractEquilibriumModel):
         """The scalar model of the synthetic study, f(z; x) = W2ᵀ ReLU(W1 z + U x + b)."""
 
         hidden: int = 50
-        """Number of ReLUs; 50 give the 200 parameters of the paper."""
+        """Number of ReLUs of the cell; 50 give the 200 parameters of the paper."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

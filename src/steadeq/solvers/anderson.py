@@ -29,12 +29,12 @@ class Anderson(AbstractSolver):
     """
 
     memory: int = 6
-    """How many evaluations are combined, the newest included; 1 is plain iteration."""
+    """Number of latest evaluations that are combined into the next point; 1 is plain iteration."""
     mixing: float = 1.0
-    """Share of the mixed f(z) in the next point, in (0, 1]; the rest is of the mixed z."""
+    """Share of the combined f(z) in the next point, in (0, 1]; the combined z makes up the rest."""
     ridge: float = 0.0
-    """Regularization of the least-squares weights, relative to the squared norm of each column; usually 0, as columns
-    that depend on newer ones are left out anyway."""
+    """Ridge term of the least-squares problem for the weights, relative to its squared columns; 0, for none, is usually
+    best."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -54,9 +54,10 @@ class AbstractLinearSolver(ABC):
     """Hyper-parameters of a solver of u = A u + b, the system of the implicit gradient, where A u is Jᵀu."""
 
     max_evals: int = 30
-    """The most evaluations of the map (in the backward pass: vector-Jacobian products) that a solve may spend."""
+    """Budget of a solve: the most evaluations of the map; in the backward pass each is one vector-Jacobian product."""
     tol: float = 1e-3
-    """Relative residual at which a sample is finished; 0 spends the whole budget."""
+    """Tolerance: a sample is solved once its relative residual |f(z) - z| / |f(z)| is at most this; 0 spends the whole
+    budget."""
 
     def __post_init__(self) -> None:
         check_count("max_evals", self.max_evals)
@@ -86,10 +87,11 @@ class AbstractSolver(AbstractLinearSolver):
     """
 
     max_evals: int = 30
-    """The most evaluations of f that a solve may spend, the one at the start included."""
+    """Budget of a solve: the most calls of the map f (the cell; in the backward pass, vector-Jacobian products), the
+    first included."""
     patience: int = 1
-    """Evaluations in a row that must meet the tolerance before a sample is finished; more than one for loops that come
-    close to a state and leave it again."""
+    """Number of evaluations in a row that must meet the tolerance; above 1 for cells that come close to a state and
+    leave it again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

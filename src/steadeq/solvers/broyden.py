@@ -31,8 +31,8 @@ class Broyden(AbstractSolver):
     """
 
     memory: int | None = None
-    """How many secant pairs are kept; each costs two states. By default all of the budget, as on hard problems a short
-    window needs far more evaluations."""
+    """Number of rank-one updates that are kept, at two states of memory each; None for all, as a short window slows
+    hard solves."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -46,9 +46,9 @@ class UniformDepth(AbstractDepth):
     """
 
     low: int = 4
-    """The smallest number."""
+    """Smallest number of evaluations that is drawn."""
     high: int = 12
-    """The largest number."""
+    """Largest number of evaluations that is drawn."""
 
     def __post_init__(self) -> None:
         check_count("low", self.low)
@@ -73,11 +73,11 @@ class LogNormalDepth(AbstractDepth):
     """
 
     mean: float = 12.0
-    """Mean of the numbers, at least 1."""
+    """Mean number of evaluations that is drawn, at least 1."""
     sigma: float = 0.5
-    """Standard deviation of the logarithm of the rate."""
+    """Spread of the draws: the standard deviation of the logarithm of their Poisson rate."""
     maximum: int = 1_000
-    """What is larger is cut to this."""
+    """Largest number of evaluations; draws above it are cut to it."""
 
     def __post_init__(self) -> None:
         if not (1 <= self.mean < math.inf):

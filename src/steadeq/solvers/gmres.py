@@ -31,12 +31,12 @@ class GMRES(AbstractLinearSolver):
     """
 
     max_evals: int = 40
-    """The most vector-Jacobian products that a solve may spend."""
+    """Budget of a backward solve: the most vector-Jacobian products."""
     tol: float = 1e-6
     """Relative residual at which a sample is finished; 0 spends the whole budget."""
     memory: int | None = None
-    """Dimension of the Krylov space at which it is restarted; each dimension costs one state. By default the whole
-    budget, so that it never is."""
+    """Dimension of the Krylov space at which it restarts, at one state of memory each; None for the whole budget, which
+    never restarts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

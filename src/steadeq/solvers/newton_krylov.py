@@ -32,8 +32,8 @@ class NewtonKrylov(AbstractSolver):
     """
 
     memory: int | None = None
-    """The most inner evaluations per Newton step; each costs one state. By default 10, and for states of up to 40
-    elements as many as they have, so that every linear system can be solved."""
+    """Most evaluations inside a Newton step, at one state of memory each; None for 10, or the size of states of up to
+    40 elements."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,7 +25,7 @@ class Picard(AbstractSolver):
     """
 
     damping: float = 1.0
-    """Length of the step, in (0, 1]; 1 replaces z by f(z)."""
+    """Length of the step from z towards f(z), in (0, 1]; 1 replaces z by f(z)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -80,12 +80,12 @@ class AbstractSmallImages(AbstractDataConfig):
     """Largest shift of an augmented image, in pixels."""
 
     num_train: int
-    """Training images to use, from the first on."""
+    """Number of training images to use, from the first on."""
     num_validation: int = 5_000
-    """Training images set apart for validation, from the last on; with 0, the test images are evaluated during
-    training too, as in the official code."""
+    """Number of training images set apart for validation, from the last on; with 0, training is evaluated on the test
+    images."""
     augment: bool = True
-    """Whether training images are shifted and mirrored at random."""
+    """Shift training images by up to 4 pixels and mirror them at random."""
 
     def __post_init__(self) -> None:
         check_count("num_train", self.num_train)

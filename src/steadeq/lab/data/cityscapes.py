@@ -52,16 +52,16 @@ class Cityscapes(AbstractDataConfig):
     task = Segmentation()
 
     num_validation: int = 275
-    """Training images set apart for validation; the 500 official validation images are the test split."""
+    """Number of training images set apart for validation; the 500 official validation images are the test split."""
     crop: Size = (512, 1024)
-    """Height and width of what the network is trained on."""
+    """Height and width of the crops that the network is trained on, in pixels."""
     scale: tuple[float, float] = (0.5, 2.0)
-    """Least and largest scale of an image before it is cropped."""
+    """Least and largest factor by which a training image is resized at random before it is cropped."""
     evaluation_size: Size | None = None
-    """Height and width to which images and labels are resized for evaluation; if not given, whole images are
-    evaluated, as results that are compared with others must be."""
+    """Height and width in pixels to which evaluation resizes images and labels; None leaves them whole, as published
+    results do."""
     num_workers: int = 8
-    """Processes that decode images; 0 decodes in the main process."""
+    """Number of processes that decode images; 0 decodes in the main process."""
 
     def __post_init__(self) -> None:
         check_count("num_validation", self.num_validation)

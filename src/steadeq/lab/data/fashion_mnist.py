@@ -52,7 +52,7 @@ class FashionMnist(AbstractSmallImages):
 
     num_train: int = 55_000
     augment: bool = True
-    """Whether training images are shifted by up to 2 pixels and mirrored at random."""
+    """Shift training images by up to 2 pixels and mirror them at random."""
 
     def read(self) -> tuple[Path, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         folder = require(self.name, elsewhere=[DEBIAN])

@@ -42,18 +42,18 @@ class ImageNet(AbstractDataConfig):
     task = Classification()
 
     num_validation: int = 10_000
-    """Training images set apart for validation; ImageNet's own validation images are the test split. With 0, those are
-    evaluated during training too, as in the official code."""
+    """Number of training images set apart for validation; with 0, training is evaluated on ImageNet's validation
+    images, which are the test split."""
     size: int = 224
-    """Height and width of what the network sees."""
+    """Height and width of the images that the network sees, in pixels."""
     resize: int = 256
-    """Length of the shorter side before the center is cut out, for evaluation."""
+    """Length to which the shorter side is resized before the center is cut out in evaluation, in pixels."""
     interpolation: Interpolation = "bilinear"
-    """How images are resized."""
+    """Interpolation with which images are resized."""
     num_workers: int = 8
-    """Processes that decode images; 0 decodes in the main process."""
+    """Number of processes that decode images; 0 decodes in the main process."""
     on_corrupt: OnCorrupt = "raise"
-    """Whether a damaged image is an error or replaced by another one of its class."""
+    """Answer to a damaged image: "raise" stops with an error, "skip" takes another one of its class."""
 
     def __post_init__(self) -> None:
         check_count("num_validation", self.num_validation, minimum=0)
@@ -101,11 +101,11 @@ class Imagenette64(AbstractDataConfig):
     task = Classification()
 
     num_train: int | None = None
-    """Training images to use, a fixed random choice; all if not given."""
+    """Number of training images to use, a fixed random choice; None for all of them."""
     num_validation: int = 1_000
-    """Training images set apart for validation."""
+    """Number of training images set apart for validation."""
     augment: bool = True
-    """Whether training images are shifted by up to 8 pixels and mirrored at random."""
+    """Shift training images by up to 8 pixels and mirror them at random."""
 
     def __post_init__(self) -> None:
         if self.num_train is not None:

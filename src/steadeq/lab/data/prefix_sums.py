@@ -27,15 +27,15 @@ class PrefixSums(AbstractDataConfig):
     task = Tagging()
 
     num_train: int = 6_400
-    """Strings to train on."""
+    """Number of bit strings to train on."""
     num_validation: int = 256
-    """Strings to validate on."""
+    """Number of bit strings to validate on."""
     num_test: int = 512
-    """Strings to test on."""
+    """Number of bit strings to test on."""
     num_bits: int = 16
-    """Length of the strings."""
+    """Number of bits of each string."""
     seed: int = 0
-    """Seed of the strings."""
+    """Seed of the random bit strings."""
 
     def __post_init__(self) -> None:
         for name in ("num_train", "num_validation", "num_test"):

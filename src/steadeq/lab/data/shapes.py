@@ -39,15 +39,15 @@ class Shapes(AbstractDataConfig):
     task = Segmentation()
 
     num_train: int = 2_000
-    """Images to train on."""
+    """Number of images to train on."""
     num_validation: int = 500
-    """Images to validate on."""
+    """Number of images to validate on."""
     num_test: int = 500
-    """Images to test on."""
+    """Number of images to test on."""
     size: int = 32
-    """Height and width of the images."""
+    """Height and width of the images, in pixels."""
     seed: int = 0
-    """Seed of the images; images to train on, to validate and to test on always differ."""
+    """Seed of the random images; those to train, validate and test on always differ."""
 
     def __post_init__(self) -> None:
         check_limited("size", self.size, minimum=8, maximum=_MAX_SIZE)

@@ -51,13 +51,13 @@ class Synthetic(AbstractDataConfig):
     task = Regression()
 
     variant: Variant = "main-text"
-    """Which of the paper's two functions: that of its main text, with -5x, or that of its appendix, with +5x."""
+    """Function of the paper to learn: that of its main text, with -5x, or that of its appendix, with +5x."""
     noise: float = NOISE
-    """Standard deviation of the noise."""
+    """Standard deviation of the noise that is added to the targets."""
     radius: float = RADIUS
-    """Inputs are uniform on [-radius, radius]."""
+    """Largest size of the inputs x, which are uniform on [-radius, radius]."""
     seed: int = 0
-    """Seed of inputs and noise."""
+    """Seed of the random inputs and of the noise."""
 
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, get_args(Variant))

@@ -154,13 +154,13 @@ class AbstractTextConfig(AbstractDataConfig):
     task = LanguageModeling()
 
     length: int = 150
-    """Tokens of each stream that a step reads."""
+    """Number of tokens of each stream that one step reads; a batch has as many streams as its size."""
     max_train: int | None = None
-    """Tokens of the training text to use, from the first on; all if not given."""
+    """Number of tokens of the training text to use, from the first on; None for all of them."""
     max_validation: int | None = None
-    """Tokens of the validation text to use, from the first on; all if not given."""
+    """Number of tokens of the validation text to use, from the first on; None for all of them."""
     max_test: int | None = None
-    """Tokens of the test text to use, from the first on; all if not given."""
+    """Number of tokens of the test text to use, from the first on; None for all of them."""
 
     def __post_init__(self) -> None:
         check_count("length", self.length)

@@ -27,38 +27,38 @@ class AbstractBlockConfig(AbstractModelConfig):
     """What networks of modern Transformer blocks have: a task and the sizes of a block."""
 
     kind: Kind
-    """What it works on: a "language" model predicts the token after each token of a text, one for an "image" its class,
-    and one for a "grid" a class for each of its tokens."""
+    """Task of the model: "language" predicts the next token of a text, "image" the class of an image, "grid" a class
+    for each token of a grid."""
     vocab_size: int | None = None
-    """Number of tokens; for texts and grids."""
+    """Number of tokens of the vocabulary; required for texts and grids, None for images."""
     cutoffs: tuple[int, ...] = ()
-    """First tokens of all clusters of rarer tokens but the first; for texts."""
+    """Token numbers at which the adaptive embedding and softmax begin a new cluster of rarer tokens; for texts only."""
     div_value: float = 1.0
-    """Factor by which the features of a cluster are fewer than those of the cluster before; for texts."""
+    """Factor by which each cluster of rarer tokens has fewer features than the one before; for texts only."""
     image_channels: int = 3
-    """Number of channels; for images."""
+    """Number of channels of the images: 1 for gray, 3 for color; for images only."""
     patch_size: int = 4
-    """Height and width of the patches that are positions; for images."""
+    """Height and width of the patches that an image is cut into, in pixels; for images only."""
     image_size: int | None = None
-    """Height and width, of which each patch learns a vector of its place; if not given, images may be of any size, and
-    only distances tell patches apart; for images."""
+    """Height and width of the images in pixels, for learned positions; None takes any size, with rotary positions
+    alone."""
     num_classes: int = 10
-    """Number of classes; for images and grids."""
+    """Number of classes to tell apart; for images and grids."""
     features: int = 128
-    """Number of features of a position."""
+    """Number of features of each position (d_model)."""
     num_heads: int = 4
     """Number of heads of the attention."""
     hidden_features: int = 256
-    """Number of gated features inside the map of positions."""
+    """Number of features inside the gated feed-forward part."""
     norm: Norm = "pre"
-    """Where the normalizations of a block are."""
+    """Place of the normalizations in a block: "pre" before each part, "post" after it."""
     attention: Attention = "math"
-    """How attention is computed: "math" is written out, with the second derivatives that the Jacobian penalty needs by
-    default; "fused" is torch's kernel, which has none, and needs the penalty's estimator "difference"."""
+    """Computation of attention: "math" has the second derivatives of the usual penalty; "fused" (torch's kernel) needs
+    its estimator "difference"."""
     residual_scale: float = 1.0
-    """What each branch of a block is multiplied with before it is added."""
+    """Factor of each branch of a block before it is added to the residual stream."""
     rotary_base: float | None = 10_000.0
-    """Base of the rotary encoding of positions; None to tell no positions apart."""
+    """Base of the rotary encoding of positions; None for no such encoding."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,11 +163,12 @@ class EquilibriumTransformer(AbstractEquilibriumModel):
         num_blocks: int = 1
         """Number of blocks of the cell, each with weights of its own."""
         injection: Injection = "add"
-        """How the input enters each evaluation: "add" adds it to the state, "concat" maps both by a linear map."""
+        """Way of the input into the cell: "add" adds it to the state, "concat" feeds both to a linear layer."""
         outer_norm: bool = True
-        """Whether the state that the cell returns is normalized."""
+        """Normalize the state that the cell returns."""
         relaxation: float = 1.0
-        """How far an evaluation goes from the state to its image; the equilibria are the same."""
+        """Length of the step from the state towards the output of the blocks; 1 goes all the way, and the equilibria do
+        not depend on it."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -234,7 +235,7 @@ class StackedTransformer(PretrainedModel):
         """A stack of modern Transformer blocks."""
 
         depth: int = 6
-        """Number of blocks."""
+        """Number of blocks, each with weights of its own."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

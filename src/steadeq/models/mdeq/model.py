@@ -43,21 +43,21 @@ class MDEQ(AbstractEquilibriumModel):
         """A multiscale DEQ without a head."""
 
         channels: tuple[int, ...] = (32, 64, 128, 256)
-        """Number of channels of each scale, from fine to coarse."""
+        """Number of channels of each scale of the state, from fine to coarse."""
         image_channels: int = 3
-        """Number of channels of the images."""
+        """Number of channels of the images: 1 for gray, 3 for color."""
         num_downsamplings: int = 0
-        """How often the stem halves the resolution before the finest scale."""
+        """Number of times that the first layers halve the resolution of the images; 0 keeps it."""
         expansion: int = 5
-        """Width inside the residual blocks, as a multiple of a scale's channels."""
+        """Number of channels inside the residual blocks, as a multiple of their scale's."""
         groups: int = 8
-        """Number of groups of every GroupNorm, halved in the last one of the cell."""
+        """Number of groups of every GroupNorm; the last one of the cell has half as many."""
         dropout: float = 0.0
         """Probability that a channel is dropped inside a residual block, for a whole solve."""
         weight_norm: bool = True
-        """Whether the weights of the cell are normalized."""
+        """Normalize the weights of the cell (weight normalization)."""
         post_affine: bool = False
-        """Whether the last normalization of the cell has parameters."""
+        """Give the last normalization of the cell a learned scale and shift."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -169,12 +169,12 @@ class MDEQClassifier(_AbstractMDEQWithHead):
         """A multiscale DEQ with a classification head."""
 
         head_channels: tuple[int, ...] | None = None
-        """Number of channels inside the head's block of each scale; by default 7/16 of the scale's own, as in the
-        published model for CIFAR-10."""
+        """Number of channels inside the head's block of each scale; None for 7/16 of the scale's, as published for
+        CIFAR-10."""
         final_channels: int = 1680
-        """Number of channels before the global average."""
+        """Number of channels of the last convolution, before the global average."""
         num_classes: int = 10
-        """Number of classes."""
+        """Number of classes to tell apart."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -239,9 +239,9 @@ class MDEQSegmenter(_AbstractMDEQWithHead):
         """A multiscale DEQ with a segmentation head."""
 
         num_classes: int = 19
-        """Number of classes."""
+        """Number of classes that a pixel can have."""
         kernel_size: int = 1
-        """Height and width of the last convolution's kernel, an odd number."""
+        """Height and width of the last convolution's kernel in pixels, an odd number."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -48,24 +48,25 @@ class MonotoneDEQ(AbstractEquilibriumModel):
         """A monotone operator equilibrium network."""
 
         image_channels: int = 1
-        """Number of channels of the images."""
+        """Number of channels of the images: 1 for gray, 3 for color."""
         channels: int = 24
-        """Number of channels of the state; if it is dense, its number of features."""
+        """Number of channels of the state z; with kind "dense", its number of features."""
         tiers: tuple[int, ...] = ()
-        """Numbers of channels of further tiers of the state, each at half the resolution of the one before."""
+        """Number of channels of each further tier of the state, at half the resolution of the one before; none for a
+        single tier."""
         num_classes: int = 10
-        """Number of classes."""
+        """Number of classes to tell apart."""
         image_size: int = 8
-        """Height and width of the images."""
+        """Height and width of the images, in pixels."""
         kind: Kind = "conv"
-        """Kind of the operator: "conv" for circular convolutions, "dense" for a full matrix on a state without
+        """Kind of the linear operator: "conv" for a circular convolution, "dense" for a full matrix on a state without
         space."""
         splitting: Splitting = "peaceman-rachford"
-        """Splitting method that is iterated."""
+        """Operator splitting method that is iterated to find the equilibrium."""
         alpha: float | None = None
-        """Step size of the splitting method; by default it follows the weights."""
+        """Step size of the splitting method; None computes it from the weights."""
         m: float = 1.0
-        """Margin of monotonicity."""
+        """Margin of monotonicity, above 0: the smallest eigenvalue that the symmetric part of I - W may have."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -42,13 +42,13 @@ class TransformerXL(PretrainedModel):
         """A stack of Transformer layers with memory."""
 
         num_layers: int = 18
-        """Number of layers."""
+        """Number of layers, each with weights of its own."""
         features: int = 600
         """Number of features of a position."""
         hidden_features: int = 2540
         """Number of features inside the map of positions."""
         weight_norm: bool = False
-        """Whether the weights of the layers are normalized."""
+        """Normalize the weights of the layers (weight normalization)."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -115,7 +115,7 @@ class TiedTransformer(PretrainedModel):
         """A Transformer cell that is applied a fixed number of times."""
 
         depth: int = 12
-        """How often the cell is applied."""
+        """Number of times that the one layer is applied."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

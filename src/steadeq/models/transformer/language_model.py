@@ -28,36 +28,39 @@ class AbstractTransformerConfig(AbstractModelConfig):
     """What all Transformers for texts have."""
 
     vocab_size: int
-    """Size of the vocabulary, whose tokens are numbered by frequency."""
+    """Number of tokens of the vocabulary, which are numbered from frequent to rare."""
     features: int = 700
-    """Number of features of a position."""
+    """Number of features of each position (d_model)."""
     num_heads: int = 10
     """Number of heads of the attention."""
     head_features: int | None = None
-    """Number of features of each head; features / num_heads if not given."""
+    """Number of features of each head of the attention; None for features / num_heads."""
     hidden_features: int = 48_000
-    """Number of features inside the map of positions."""
+    """Number of features inside the feed-forward part (d_inner)."""
     norm: Norm = "post"
-    """Where the normalizations are; "pre" is the official code's, "pre-textbook" what its name says."""
+    """Place of the normalizations: "post" after each part, "pre" as the official code has it, "pre-textbook" before
+    each part."""
     weight_norm: bool = True
-    """Whether the weights of the cell are normalized."""
+    """Normalize the weights of the cell (weight normalization)."""
     memory_length: int = 150
-    """Number of positions of the past that are kept; 0 for none."""
+    """Number of past positions, from earlier segments, that attention can see too; 0 for none."""
     window: int | None = None
-    """Number of positions that a position sees, itself included; all of them if not given."""
+    """Number of positions that a position sees, itself included; None for all of them."""
     cutoffs: tuple[int, ...] = ()
-    """First tokens of all clusters of rarer tokens but the first."""
+    """Token numbers at which the adaptive embedding and softmax begin a new cluster of rarer tokens; none for a single
+    cluster."""
     div_value: float = 1.0
-    """Factor by which the features of a cluster are fewer than those of the cluster before."""
+    """Factor by which each cluster of rarer tokens has fewer features than the one before; 1 for the same."""
     tied: Tying = "tails"
-    """Projections that embedding and softmax share; they always share their tables."""
+    """Projections that embedding and softmax share: "none", those of the rarer tokens ("tails"), or "all". Tables are
+    always shared."""
     dropout: float = 0.0
     """Probability that a feature is dropped, at all positions and for a whole solve."""
     attention_dropout: float = 0.0
     """Probability that an attention weight is dropped, for a whole solve."""
     std: float = 0.01
-    """Standard deviation of the initial entries of tables, projections and injection, and of what a cell that is
-    solved has without weight normalization."""
+    """Standard deviation of initial embeddings, projections and input injection, and of a cell without weight
+    normalization."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
