@@ -7,6 +7,7 @@ on the CPU the other order, (B, columns, D) @ (B, D, 1), is an order of magnitud
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,13 +57,6 @@ class History:
             self._slots = self._buffer.unbind(1)
         return torch.sub(new, old, out=self._slots[self.slot])
 
-    def clear(self, rows: Tensor) -> None:
-        """Forget the vectors of the rows where the mask holds, by zeroing them."""
-        if self._buffer is None:
-            self._list = [torch.where(rows[:, None], 0, vector) for vector in self._list]
-        else:
-            self._buffer[rows] = 0
-
     def select(self, rows: Tensor) -> None:
         """Keep the given rows."""
         if self._buffer is not None:
@@ -72,11 +66,16 @@ class History:
 
 
 class Table:
-    """A (B, columns, columns) table of inner products that follows the slots of a history."""
+    """A (B, columns, columns) table of inner products that follows the slots of a history.
+
+    A row can be cleared: what its history holds until then counts as zero. The vectors themselves stay, which saves
+    writing over all of them.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._values: Tensor | None = None
+        self._is_valid: Tensor | None = None
 
     def write(self, slot: int, size: int, *, row: Tensor, column: Tensor) -> Tensor:
         """Set the products of one slot with all others; return the (B, size, size) table."""
@@ -85,19 +84,33 @@ class Table:
         if torch.is_grad_enabled():
             self._values = self._values.clone()
         values = self._values if size == self._capacity else self._values[:, :size, :size]
-        values.select(2, slot).copy_(column)
-        values.select(1, slot).copy_(row)
+        values.select(2, slot).copy_(self.valid(column))
+        values.select(1, slot).copy_(self.valid(row))
         return values
 
+    def renew(self, slot: int) -> None:
+        """Note that a slot holds a new vector."""
+        if self._is_valid is not None:
+            self._is_valid[:, slot] = True
+
+    def valid(self, products: Tensor) -> Tensor:
+        """Return (B, size) products with the vectors in the slots, zero for those of rows that were cleared since."""
+        return products if self._is_valid is None else torch.where(self._is_valid[:, : products.shape[1]], products, 0)
+
     def clear(self, rows: Tensor) -> None:
-        """Zero the tables of the rows where the mask holds."""
-        if self._values is not None:
-            self._values = torch.where(rows[:, None, None], 0, self._values)
+        """Let the history of the rows where the mask holds count as zero."""
+        if self._values is None:
+            return
+        self._values = torch.where(rows[:, None, None], 0, self._values)
+        is_kept = ~rows[:, None]
+        self._is_valid = is_kept.repeat(1, self._capacity) if self._is_valid is None else self._is_valid & is_kept
 
     def select(self, rows: Tensor) -> None:
         """Keep the given rows."""
         if self._values is not None:
             self._values = self._values.index_select(0, rows)
+        if self._is_valid is not None:
+            self._is_valid = self._is_valid.index_select(0, rows)
 
 
 class LastEvaluation:
@@ -132,6 +145,11 @@ class LastEvaluation:
             self._was_plain = self._was_plain.index_select(0, rows)
 
 
+def look(number: Tensor) -> Any:
+    """Return a number of a solve: on the CPU the host reads its own memory, elsewhere it waits for the device."""
+    return number.tolist()
+
+
 def products(columns: Tensor, vector: Tensor) -> Tensor:
     """Return the (B, columns) inner products of each column with a (B, D) vector."""
     return torch.bmm(vector.unsqueeze(1), columns.mT).squeeze(1)
@@ -147,16 +165,22 @@ def combine(base: Tensor, weights: Tensor, columns: Tensor, *, scale: float = 1.
     return torch.baddbmm(base.unsqueeze(1), weights.unsqueeze(1), columns, alpha=scale).squeeze(1)
 
 
-def solve_small(table: Tensor, right: Tensor) -> Tensor:
-    """Solve (B, m, m) systems for (B, m) right-hand sides; a row without a finite solution becomes zero."""
+def solve_small(table: Tensor, right: Tensor, *, may_look: bool = True) -> Tensor:
+    """Solve (B, m, m) systems for (B, m) right-hand sides; a row without a finite solution becomes zero.
+
+    Args:
+        table: The matrices.
+        right: The right-hand sides.
+        may_look: Whether the host may look at the solution, which saves work if it is finite.
+    """
     weights = torch.linalg.solve_ex(table, right.unsqueeze(2))[0].squeeze(2)
-    if math.isfinite(weights.sum().item()):
+    if may_look and math.isfinite(look(weights.sum())):
         return weights
     # A row is kept or dropped as a whole.
     return torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0)
 
 
-def solve_gram(gram: Tensor, right: Tensor, newest: int) -> Tensor:
+def solve_gram(gram: Tensor, right: Tensor, newest: int, *, may_look: bool = True) -> Tensor:
     """Solve (B, m, m) systems of inner products of columns, leaving out columns that depend on newer ones.
 
     A column counts as dependent where what is left of it, once newer columns are projected out, is close to what
@@ -167,23 +191,25 @@ def solve_gram(gram: Tensor, right: Tensor, newest: int) -> Tensor:
         gram: Inner products of the columns with each other, in the order of slots.
         right: (B, m) inner products with the right-hand side.
         newest: The slot of the newest column.
+        may_look: Whether the host may look at the pivots, which saves work if no column is dependent.
     """
     least = _LEAST_PIVOT * torch.finfo(gram.dtype).eps
     factor, info = torch.linalg.cholesky_ex(gram)
     pivots = factor.diagonal(dim1=1, dim2=2).square() / gram.diagonal(dim1=1, dim2=2)
     # Where a factorization failed, info is at least 1, and pivots are at most 1.
     lowest = pivots.amin(dim=1) - info
-    if lowest.amin().item() > least:
+    if may_look and look(lowest.amin()) > least:
         return torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
     # Each row goes its own way, so that none depends on its neighbors; no garbage of failed rows enters a graph.
     is_regular = (lowest > least).unsqueeze(1)
     eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
     factor, _ = torch.linalg.cholesky_ex(torch.where(is_regular.unsqueeze(2), gram, eye))
     regular = torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
-    return torch.where(is_regular, regular, _solve_without_dependent(gram, right, newest, least))
+    dependent = _solve_without_dependent(gram, right, newest, least, may_look=may_look)
+    return torch.where(is_regular, regular, dependent)
 
 
-def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int, least: float) -> Tensor:
+def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int, least: float, *, may_look: bool) -> Tensor:
     size = gram.shape[1]
     squares = gram.diagonal(dim1=1, dim2=2)
     # Divisions are by one where they are not used, as otherwise their derivatives would be NaN.
@@ -198,7 +224,7 @@ def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int, least: fl
         inverse = is_kept / torch.where(is_kept, pivot, 1)
         rest = rest - rest[:, :, slot, None] * rest[:, None, slot] * inverse[:, None, None]
     system = cosines * kept.unsqueeze(1) * kept.unsqueeze(2) + torch.diag_embed(1 - kept)
-    return solve_small(system, right * scales * kept) * scales
+    return solve_small(system, right * scales * kept, may_look=may_look) * scales
 
 
 _LEAST_PIVOT = 100.0

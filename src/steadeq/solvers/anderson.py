@@ -69,17 +69,17 @@ class _AndersonRule(Rule):
             self._last.accept()
         else:
             (fz, g), cleared = self._last.rollback((fz, g), rejected)
-            for part in (self._dg, self._df, self._gram):
-                part.clear(cleared)
+            self._gram.clear(cleared)
         fz_last, g_last = self._last.matrices
         newest = self._dg.push_difference(g, g_last)
         self._df.push_difference(fz, fz_last)
         self._last.matrices = (fz, g)
-        dg, df, size = self._dg.columns, self._df.columns, len(self._dg)
+        dg, df, size, slot = self._dg.columns, self._df.columns, len(self._dg), self._dg.slot
+        self._gram.renew(slot)
         row = products(dg, newest)
-        gram = self._gram.write(self._dg.slot, size, row=row, column=row)
+        gram = self._gram.write(slot, size, row=row, column=row)
         system = gram if self._ridge is None else gram * self._ridge[size]
-        weights = solve_gram(system, products(dg, g), self._dg.slot)
+        weights = solve_gram(system, products(dg, g), slot, may_look=self.may_look)
         following = combine(fz, weights, df, scale=-1.0)
         if self._mixing == 1:
             return following

@@ -33,6 +33,9 @@ class Rule(ABC):
     """So many windows without progress end a sample. Infinite for methods whose residuals may rise for long before they
     fall; at the rounding limit one window ends a sample in any case."""
 
+    may_look: bool = True
+    """Whether the rule may look at numbers, which on an accelerator makes the host wait; set by the loop."""
+
     @abstractmethod
     def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
         """Return the next (rows, D) point.
@@ -41,7 +44,7 @@ class Rule(ABC):
             z: The point just evaluated.
             fz: f at that point.
             g: The residual fz - z.
-            rejected: Which rows grew beyond `max_growth`, or None when no row did.
+            rejected: Which rows grew beyond `max_growth`, or None if it is known that no row did.
         """
 
     @abstractmethod
@@ -58,9 +61,14 @@ class AbstractLinearSolver(ABC):
     tol: float = 1e-3
     """Tolerance: a sample is solved once its relative residual |f(z) - z| / |f(z)| is at most this; 0 spends the whole
     budget."""
+    check_every: int | None = None
+    """Number of evaluations after which a solve asks whether all samples are done, which makes the host wait for the
+    device; None for 1 on the CPU and 4 elsewhere."""
 
     def __post_init__(self) -> None:
         check_count("max_evals", self.max_evals)
+        if self.check_every is not None:
+            check_count("check_every", self.check_every)
         if not self.tol >= 0 or math.isinf(self.tol):
             raise ValueError(f"tol is {self.tol!r}; it must be a finite number >= 0.")
 

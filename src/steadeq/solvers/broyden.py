@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .._internal.validation import check_count
-from ._history import Diagonals, History, LastEvaluation, Table, combine, products, solve_small
+from ._history import Diagonals, History, LastEvaluation, Table, combine, look, products, solve_small
 from .base import AbstractSolver, Rule
 
 
@@ -44,6 +44,10 @@ class Broyden(AbstractSolver):
         return BroydenRule(self, z)
 
 
+_LARGE = 1e8
+"""Size of weights, and of steps beside g, beyond which a history may tell nothing."""
+
+
 class BroydenRule(Rule):
     """The running inverse estimate; SHINE reuses it for the backward pass."""
 
@@ -60,6 +64,7 @@ class BroydenRule(Rule):
         self._last = LastEvaluation()
         self._system: Tensor | None = None
         self._right: Tensor | None = None
+        self._norms: Tensor | None = None
 
     def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
         """Return z - H g, with H the inverse estimate after the newest secant pair."""
@@ -78,7 +83,8 @@ class BroydenRule(Rule):
         s, df, size, slot = self._s.columns, self._df.columns, len(self._s), self._s.slot
         # The table holds s_i . y_j where pair j is not older than pair i (y is the change of g), and s_i . df_j where
         # it is; an entry never changes while both of its pairs are in the window.
-        row, right = products(df, newest), products(s, g)
+        self._table.renew(slot)
+        row, right = products(df, newest), self._table.valid(products(s, g))
         corner = torch.linalg.vecdot(newest, g - g_last)
         # s_i . y is what s_i . g changed by, which saves a pass over the window; the new pair has no earlier product.
         before = right if self._right is None else self._right
@@ -87,20 +93,31 @@ class BroydenRule(Rule):
         row.select(1, slot).copy_(corner)
         self._right = right
         self._system = self._tiny[size] + self._table.write(slot, size, row=row, column=column)
-        weights = solve_small(self._system, right)
-        if weights.abs().max().item() > 1e8:
+        weights = solve_small(self._system, right, may_look=self.may_look)
+        largest = weights.abs()
+        if not self.may_look or look(largest.max()) > _LARGE:
             # Either the columns are small beside g, as after residuals have grown, or a pair has s . y = 0 up to
             # rounding and tells nothing: then the row starts anew.
-            parts = weights.abs() * torch.linalg.vector_norm(df, dim=2)
-            is_lost = parts.amax(dim=1) > 1e8 * torch.linalg.vector_norm(g, dim=1)
+            is_lost = (largest * self._lengths(df, slot)).amax(dim=1) > _LARGE * torch.linalg.vector_norm(g, dim=1)
+            is_lost = is_lost & (largest.amax(dim=1) > _LARGE)
             weights = torch.where(is_lost.unsqueeze(1), 0, weights)
             self._clear(is_lost)
         return combine(fz, weights, df, scale=-1.0)
 
+    def _lengths(self, df: Tensor, slot: int) -> Tensor:
+        """Return the (B, columns) lengths of the changes of the image."""
+        if self.may_look:
+            return torch.linalg.vector_norm(df, dim=2)
+        # Asked for at each step, at which one vector is new.
+        newest = torch.linalg.vector_norm(df[:, slot].detach(), dim=1)
+        norms = newest.new_zeros(len(newest), self._capacity) if self._norms is None else self._norms
+        norms[:, slot] = newest
+        self._norms = norms
+        return norms[:, : df.shape[1]]
+
     def _clear(self, rows: Tensor) -> None:
         """Forget the history of the rows where the mask holds."""
-        for part in (self._s, self._df, self._table):
-            part.clear(rows)
+        self._table.clear(rows)
         if self._right is not None:
             self._right = torch.where(rows.unsqueeze(1), 0, self._right)
 
@@ -108,7 +125,8 @@ class BroydenRule(Rule):
         """Return -Hᵀ u for a (B, D) matrix, with H the estimate of the inverse of J - I."""
         if self._system is None:
             return u
-        return combine(u, solve_small(self._system.mT, products(self._df.columns, u)), self._s.columns, scale=-1.0)
+        right = self._table.valid(products(self._df.columns, u))
+        return combine(u, solve_small(self._system.mT, right), self._s.columns, scale=-1.0)
 
     def select(self, rows: Tensor) -> None:
         """Keep the given rows."""
@@ -117,3 +135,5 @@ class BroydenRule(Rule):
         if self._system is not None and self._right is not None:
             self._system = self._system.index_select(0, rows)
             self._right = self._right.index_select(0, rows)
+        if self._norms is not None:
+            self._norms = self._norms.index_select(0, rows)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .._internal.validation import check_count
 from ..equilibrium import SolveStats, Status
-from ._history import combine
+from ._history import combine, look
 from ._krylov import Arnoldi, LeastResidual, unit
-from ._loop import Progress
+from ._progress import Progress, start_progress
 from .base import WINDOW, AbstractLinearSolver
 
 
@@ -62,11 +62,13 @@ class GMRES(AbstractLinearSolver):
         num_quiet_windows = 1 + min(memory, b.shape[1]) // WINDOW
         # Kept of the best residual: with how many products it was reached.
         num_products = torch.zeros_like(scale).unsqueeze(1)
-        progress = Progress(num_products, (scale != 0).to(scale.dtype), self, eps, num_quiet_windows=num_quiet_windows)
+        start = (scale != 0).to(scale.dtype)
+        progress = start_progress(num_products, start, self, eps, num_quiet_windows=num_quiet_windows)
         counts = torch.arange(1, self.max_evals + 1, dtype=scale.dtype, device=scale.device).unbind()
         while progress.goes_on:
             num_before = progress.num_evals
-            space = Arnoldi(rest, min(memory, self.max_evals - num_before))
+            capacity = min(memory, self.max_evals - num_before)
+            space = Arnoldi(rest, capacity, may_look=isinstance(progress, Progress))
             least = LeastResidual(space)
             while progress.goes_on and space.size < space.capacity:
                 residual = least.extend(*space.extend(operator(space.newest)))
@@ -76,7 +78,8 @@ class GMRES(AbstractLinearSolver):
             # What rounding adds to a solution up to a hundred times as long as b is nothing to step back for.
             threshold = (1.01 * progress.residuals() + 400 * eps).clamp(min=self.tol)
             is_broken = (used > 0) & ~(kept <= threshold)
-            if bool(is_broken.any()):
+            # The one question of a solve that is told not to ask: it is rarely answered by yes, and then costs much.
+            if look(is_broken.any()):
                 # Late columns may have made the system singular up to rounding; what came before them stands.
                 weights, rest, kept = least.step_back(used, (weights, rest, kept), is_broken)
             u = combine(u, weights, space.basis[:, : space.size])
