@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import torch
+
 from ._internal.autocast import state_layout, under_autocast, without_autocast
+from ._internal.cached import cached_parameters
+from ._internal.masks import HeldMasks, MaskedMap, Rows, hold_masks, owner_of, without_empty
+from ._internal.snapshots import Snapshots
 from ._internal.trees import check_inputs, leaves
 from ._internal.unsupported import outside_of_graphs, refuse_differentiation, refuse_vmap
 from .adjoints import AbstractAdjoint, Implicit, Problem, Unrolled
@@ -24,6 +30,7 @@ def fixed_point(
     adjoint: AbstractAdjoint = Implicit(),  # noqa: B008 (frozen)
     compact: bool | None = None,
     f_solve: Callable[..., Any] | None = None,
+    states_at: Sequence[int] = (),
 ) -> Equilibrium:
     """Solve z = f(z, *inputs) for every sample of a batch, differentiably.
 
@@ -39,6 +46,10 @@ def fixed_point(
             if there are inputs to tell that samples are not tied to f otherwise, and at least 8 samples.
         f_solve: A faster version of f with the same images, such as `torch.compile(f)`, for evaluations of which no
             gradient is taken.
+        states_at: Numbers of evaluations whose images are kept as `eq.states`, for losses on the way to the
+            equilibrium (correction losses). Each has the gradient of that one evaluation, which is made once more if
+            gradients are on, or with `Unrolled` that of all up to it. A sample whose solve is over by then stands at
+            its equilibrium, as in `eq.z`.
 
     Returns:
         The equilibrium, with the best iterate seen as its state.
@@ -62,19 +73,33 @@ def fixed_point(
     layout = state_layout(z0)
     check_inputs(inputs, layout.batch_size)
     is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING if compact is None else compact
+    snapshots = Snapshots(states_at, layout)
+    held = hold_masks(f)
+    if states_at and not isinstance(held, MaskedMap):
+        # Understands which samples are left.
+        held = HeldMasks().bind(held)
+    f_fast = held
+    if f_solve is not None:
+        f_fast = held.masks.bind(f_solve) if isinstance(held, MaskedMap) else f_solve
+    follows_rows = is_compact and isinstance(held, MaskedMap)
     problem = Problem(
         cell=f,
-        f=under_autocast(f, layout),
+        f=snapshots.watch(under_autocast(held, layout)),
         z0=layout.pack(z0),
-        inputs=inputs,
+        inputs=(*inputs, Rows(torch.arange(layout.batch_size, device=layout.device))) if follows_rows else inputs,
         solver=solver,
         layout=layout,
         compact=is_compact,
-        f_solve=under_autocast(f if f_solve is None else f_solve, layout),
+        f_solve=snapshots.watch(under_autocast(f_fast, layout)),
     )
-    with without_autocast(layout):
+    owner = owner_of(f)
+    # With a graph only where all is recorded: elsewhere the one evaluation that is has its graph from the leaves on.
+    caching = nullcontext() if owner is None else cached_parameters(owner, recorded=isinstance(adjoint, Unrolled))
+    with without_autocast(layout), caching:
         z, stats, record = adjoint.run(problem)
-    return Equilibrium(f, layout.unpack(z), inputs, stats=stats, record=record)
+        states = snapshots.states(under_autocast(held, layout), inputs, z, stats)
+    f = without_empty(held)
+    return Equilibrium(f, layout.unpack(z), inputs, stats=stats, states=states, record=record)
 
 
 def _check_types(solver: Any, adjoint: Any) -> None:

@@ -154,6 +154,7 @@ class Equilibrium:
         z: The state; part of the graph if gradients are on.
         inputs: What f takes after the state.
         stats: How the solve went, or None where nothing was solved.
+        states: States on the way to z, at the evaluations that `states_at` named.
         record: Where backward passes leave their stats.
 
     Example:
@@ -172,9 +173,10 @@ class Equilibrium:
         inputs: tuple[Any, ...],
         *,
         stats: SolveStats | None = None,
+        states: tuple[Any, ...] = (),
         record: BackwardRecord | None = None,
     ) -> None:
-        self.f, self.z, self.inputs, self.stats = f, z, inputs, stats
+        self.f, self.z, self.inputs, self.stats, self.states = f, z, inputs, stats, states
         self._record = BackwardRecord() if record is None else record
 
     @classmethod

@@ -20,6 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..equilibrium import RandomnessWarning
 from .linearization import Linearization
+from .masks import owner_of
 
 
 @torch.no_grad()
@@ -44,8 +45,9 @@ def warn_if_random(cell: Callable[..., Any], point: Linearization, start: Tensor
 
 def _warn(what: str) -> None:
     warnings.warn(
-        f"{what}, and the gradient is not that of the state. Draw a dropout mask once and pass it as an input; keep "
-        "batch norm out of the cell or in eval mode, as in training mode it also updates its statistics at every "
+        f"{what}, and the gradient is not that of the state. In the place of dropout use "
+        "steadeq.nn.VariationalDropout, whose mask holds for a solve, or pass what is random as an input; keep batch "
+        "norm out of the cell or in eval mode, as in training mode it also updates its statistics at every "
         "evaluation.",
         RandomnessWarning,
         stacklevel=1,
@@ -71,8 +73,8 @@ def _differs(point: Linearization, start: Tensor, z: Tensor, residual: Tensor) -
 
 def _in_training(cell: Callable[..., Any], kind: type[nn.Module]) -> str:
     """Name the modules of a kind that are in training mode, if the cell is a module or a method of one."""
-    owner = cell if isinstance(cell, nn.Module) else getattr(cell, "__self__", None)
-    if not isinstance(owner, nn.Module):
+    owner = owner_of(cell)
+    if owner is None:
         return ""
     return ", ".join(
         f"{name or 'itself'}: {type(module).__name__}"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .._internal.autocast import state_layout, under_autocast, without_autocast
 from .._internal.linearization import first_positive, root_mean_square
+from .._internal.masks import hold_masks
 from .._internal.trees import Layout, check_inputs, leaves, map_tensors
 from .._internal.unsupported import outside_of_graphs, refuse_vmap
 from .._internal.validation import check_count
@@ -86,7 +87,7 @@ def diagnose(
     refuse_vmap(leaves((z0, inputs)))
     layout = state_layout(z0)
     check_inputs(inputs, layout.batch_size)
-    block = _Counted(under_autocast(f, layout))
+    block = _Counted(under_autocast(hold_masks(f), layout))
     devices = [] if layout.device.type == "cpu" else [layout.device]
     device_type = layout.device.type if devices else "cuda"
     with torch.random.fork_rng(devices, device_type=device_type), _unchanged_buffers(f, metric):

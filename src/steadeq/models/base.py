@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -15,7 +16,7 @@ from .._internal.trees import leaves
 from .._internal.validation import check_count, suggestion
 from ..adjoints import AbstractAdjoint, Reversible
 from ..equilibrium import Equilibrium, SolveStats, Status
-from ..nn import DEQ, cached_parameters
+from ..nn import DEQ, cached_parameters, hold_masks
 from ..solvers import AbstractSolver
 from .pretrained import PretrainedModel
 
@@ -164,6 +165,7 @@ class AbstractEquilibriumModel(PretrainedModel, ABC):
         z0: Any = None,
         solver: AbstractSolver | None = None,
         adjoint: AbstractAdjoint | None = None,
+        states_at: Sequence[int] = (),
     ) -> tuple[Any, Equilibrium]:
         """Return the output, and the equilibrium that it was decoded from.
 
@@ -172,9 +174,12 @@ class AbstractEquilibriumModel(PretrainedModel, ABC):
             z0: State to start from, instead of the one that `encode` returns.
             solver: Solver for this call instead of the layer's own.
             adjoint: Adjoint for this call instead of the layer's own.
+            states_at: Numbers of evaluations whose images are kept as `eq.states`; see `fixed_point`. `decode` makes
+                outputs of them.
         """
         start, inputs = self.encode(x)
-        eq = self._solve_layer(start if z0 is None else z0, inputs, solver=solver, adjoint=adjoint)
+        start = start if z0 is None else z0
+        eq = self._solve_layer(start, inputs, solver=solver, adjoint=adjoint, states_at=states_at)
         return self.decode(eq.z), eq
 
     def unroll(self, x: Any, /, depth: int) -> tuple[Any, Equilibrium]:
@@ -192,18 +197,24 @@ class AbstractEquilibriumModel(PretrainedModel, ABC):
         return self.decode(eq.z), eq
 
     def _solve_layer(
-        self, z0: Any, inputs: tuple[Any, ...], *, solver: AbstractSolver | None, adjoint: AbstractAdjoint | None
+        self,
+        z0: Any,
+        inputs: tuple[Any, ...],
+        *,
+        solver: AbstractSolver | None,
+        adjoint: AbstractAdjoint | None,
+        states_at: Sequence[int] = (),
     ) -> Equilibrium:
         # Reversible evaluates the cell once more in its backward pass, when nothing is cached any more.
         is_cached = not isinstance(adjoint or self.layer.adjoint, Reversible)
         with cached_parameters(self.layer.cell) if is_cached else nullcontext():
-            return self.layer.solve(*inputs, z0=z0, solver=solver, adjoint=adjoint)
+            return self.layer.solve(*inputs, z0=z0, solver=solver, adjoint=adjoint, states_at=states_at)
 
     def _unroll_layer(self, z0: Any, inputs: tuple[Any, ...], depth: int) -> Equilibrium:
         check_count("depth", depth)
-        cell = self.layer.cell
+        cell = hold_masks(self.layer.cell)
         previous = z0
-        with cached_parameters(cell):
+        with cached_parameters(self.layer.cell):
             for _ in range(depth - 1):
                 previous = cell(previous, *inputs)
         # By itself, as the residual compares the state before it with the one after it.

@@ -1,13 +1,14 @@
 """The equilibrium layer, and modules that suit a cell: the same at every evaluation, and twice differentiable."""
 
+from .._internal.cached import AbstractCached, cached_parameters
+from .._internal.masks import checkpoint_masks, hold_masks
 from .adaptive_embedding import AdaptiveEmbedding
 from .adaptive_softmax import AdaptiveSoftmax
-from .cached import AbstractCached, cached_parameters
 from .deq import DEQ
-from .dropout import draw_mask
+from .dropout import VariationalDropout, draw_mask
 from .relative_attention import KeysValues, RelativeAttention, RelativePositions
 from .starts import GaussianStart, solve_from_starts
-from .weight_norm import WeightNormConv2d, WeightNormLinear
+from .weight_norm import WeightNormConv2d, WeightNormLinear, apply_weight_norm, remove_weight_norm
 
 __all__ = [
     "DEQ",
@@ -18,9 +19,14 @@ __all__ = [
     "KeysValues",
     "RelativeAttention",
     "RelativePositions",
+    "VariationalDropout",
     "WeightNormConv2d",
     "WeightNormLinear",
+    "apply_weight_norm",
     "cached_parameters",
+    "checkpoint_masks",
     "draw_mask",
+    "hold_masks",
+    "remove_weight_norm",
     "solve_from_starts",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,8 @@ class DEQ(nn.Module):
     stored under `torch.no_grad()`.
 
     Args:
-        cell: Maps (z, *inputs) to a new z. Whatever it uses per sample (masks, memories) travels as an input.
+        cell: Maps (z, *inputs) to a new z. Whatever it uses per sample travels as an input; `VariationalDropout` takes
+            care of its masks.
         solver: How to find the fixed point.
         adjoint: How to differentiate it.
         init: Maps the inputs to the state to start from; by default zeros like the first input.
@@ -92,6 +93,7 @@ class DEQ(nn.Module):
         z0: Any = None,
         solver: AbstractSolver | None = None,
         adjoint: AbstractAdjoint | None = None,
+        states_at: Sequence[int] = (),
     ) -> Equilibrium:
         """Return the equilibrium: the state, and how it was reached.
 
@@ -100,6 +102,7 @@ class DEQ(nn.Module):
             z0: State to start from, instead of what `init` returns.
             solver: Solver for this call instead of the layer's own, such as one with another budget or tolerance.
             adjoint: Adjoint for this call instead of the layer's own.
+            states_at: Numbers of evaluations whose images are kept as `eq.states`; see `fixed_point`.
         """
         return fixed_point(
             self.cell,
@@ -109,6 +112,7 @@ class DEQ(nn.Module):
             adjoint=self.adjoint if adjoint is None else adjoint,
             compact=self.compact,
             f_solve=self._fast_cell(),
+            states_at=states_at,
         )
 
     def initial_state(self, *inputs: Any) -> Any:

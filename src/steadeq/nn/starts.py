@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .._fixed_point import fixed_point
+from .._internal.masks import hold_masks, without_empty
 from .._internal.trees import leaves, map_tensors, rebuild
 from .._internal.validation import check_positive
 from ..equilibrium import Equilibrium, SolveStats
@@ -72,7 +73,9 @@ def solve_from_starts(
     """
     if not starts:
         raise ValueError("starts is empty; there must be at least one.")
-    found = [fixed_point(f, z0, *inputs, solver=solver) for z0 in starts]
+    # All starts of one problem have the same dropout masks.
+    held = hold_masks(f)
+    found = [fixed_point(held, z0, *inputs, solver=solver) for z0 in starts]
     stats = [eq.stats for eq in found if eq.stats is not None]
     best = torch.stack([s.residual.nan_to_num(nan=torch.inf) for s in stats]).argmin(dim=0)
     rows = torch.arange(len(best), device=best.device)
@@ -81,7 +84,7 @@ def solve_from_starts(
         return torch.stack(list(tensors))[best, rows]
 
     return Equilibrium(
-        f,
+        without_empty(held),
         rebuild(found[0].z, map(choose, zip(*(leaves(eq.z) for eq in found), strict=True))),
         inputs,
         stats=SolveStats(

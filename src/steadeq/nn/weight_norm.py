@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .cached import AbstractCached
+from .._internal.cached import AbstractCached
+
+_M = TypeVar("_M", bound=nn.Module)
 
 
 class WeightNormConv2d(AbstractCached[Tensor]):
@@ -91,5 +96,130 @@ def make_linear(in_features: int, out_features: int, *, bias: bool = True, weigh
     return kind(in_features, out_features, bias=bias)
 
 
-def _norm(v: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(v, dim=tuple(range(1, v.dim())), keepdim=True)
+class _NormalizedWeight(AbstractCached[Tensor]):
+    """Mixed into the class of a layer: its weight is g v / ‖v‖, computed from the parameters `weight_g` and `weight_v`.
+
+    A class and no hook, so that there is never a stale weight, nor one with a graph that cannot be copied.
+    """
+
+    weight_g: nn.Parameter
+    weight_v: nn.Parameter
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight, cached during a solve."""
+        return self.cached()
+
+    def compute(self) -> Tensor:
+        """Return the weight."""
+        return self.weight_v * (self.weight_g / _norm(self.weight_v, _channel_dim(self)))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Name the class of the layer when pickled or copied, as the one that has this mixed in has no name."""
+        return _empty_normalized, (type(self).__bases__[1],), self.__getstate__()
+
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def _channel_dim(layer: nn.Module) -> int:
+    """Return the dimension of the output channels of a weight."""
+    return 1 if isinstance(layer, _TRANSPOSED) else 0
+
+
+@functools.cache
+def _normalized_class(kind: type[nn.Module]) -> type[nn.Module]:
+    return type(f"WeightNorm{kind.__name__}", (_NormalizedWeight, kind), {})
+
+
+def _empty_normalized(kind: type[nn.Module]) -> nn.Module:
+    """Return a layer without anything in it, to be filled from a pickle."""
+    empty = _normalized_class(kind)
+    return empty.__new__(empty)
+
+
+def apply_weight_norm(module: _M) -> _M:
+    """Normalize the weights of all linear and convolution layers in a module, itself included.
+
+    The weight of each becomes g v / ‖v‖, with a norm for each output channel. `weight` turns from a parameter into
+    something computed, and the parameters `weight_g` and `weight_v` take its place, initially with the same weight: do
+    this after initialization and before an optimizer is made. In a `DEQ` or `fixed_point` weights are computed once for
+    all evaluations of a solve, and once more for the one that has the graph; `cached_parameters` is for loops by hand.
+
+    Layers stay what they are: they can be copied and pickled, and second derivatives are right. Weights that two layers
+    share stay shared. Layers that are normalized already are left alone.
+
+    Args:
+        module: The module, which is changed.
+
+    Returns:
+        The same module.
+
+    Raises:
+        ValueError: There is no such layer, or one whose weight has no direction yet or is computed already.
+
+    Example:
+        >>> cell = apply_weight_norm(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+        >>> sorted(name for name, _ in cell.named_parameters())
+        ['0.bias', '0.weight_g', '0.weight_v']
+    """
+    layers = {name: part for name, part in module.named_modules() if isinstance(part, _LAYERS + _TRANSPOSED)}
+    if not layers:
+        raise ValueError(
+            f"{type(module).__name__} has no linear or convolution layer whose weight could be normalized."
+        )
+    plain = {name: layer for name, layer in layers.items() if not isinstance(layer, _NormalizedWeight)}
+    for name, layer in plain.items():
+        _check_weight(name or type(layer).__name__, layer)
+    norms: dict[nn.Parameter, nn.Parameter] = {}
+    for layer in plain.values():
+        v = layer._parameters.pop("weight")
+        assert v is not None
+        if v not in norms:
+            norms[v] = nn.Parameter(_norm(v.detach(), _channel_dim(layer)), requires_grad=v.requires_grad)
+        layer.__class__ = _normalized_class(type(layer))
+        layer.register_parameter("weight_g", norms[v])
+        layer.register_parameter("weight_v", v)
+    return module
+
+
+def _check_weight(name: str, layer: nn.Module) -> None:
+    weight = layer._parameters.get("weight")
+    if weight is None:
+        raise ValueError(f"The weight of {name} is computed already, by another parametrization; remove that first.")
+    if nn.parameter.is_lazy(weight):
+        raise ValueError(f"The weight of {name} has no shape yet; evaluate the module once before.")
+    if not bool(_norm(weight.detach(), _channel_dim(layer)).all()):
+        raise ValueError(f"The weight of {name} is zero for some output, which has no direction; initialize it anew.")
+
+
+def remove_weight_norm(module: _M) -> _M:
+    """Undo `apply_weight_norm`: the present weights become parameters again.
+
+    Args:
+        module: The module, which is changed.
+
+    Returns:
+        The same module.
+
+    Example:
+        >>> cell = remove_weight_norm(apply_weight_norm(nn.Linear(4, 4)))
+        >>> sorted(name for name, _ in cell.named_parameters())
+        ['bias', 'weight']
+    """
+    weights: dict[nn.Parameter, nn.Parameter] = {}
+    for layer in module.modules():
+        if not isinstance(layer, _NormalizedWeight):
+            continue
+        v = layer.weight_v
+        if v not in weights:
+            weights[v] = nn.Parameter(layer.compute().detach(), requires_grad=v.requires_grad)
+        layer.__class__ = type(layer).__bases__[1]
+        del layer.weight_g, layer.weight_v
+        layer.register_parameter("weight", weights[v])
+    return module
+
+
+def _norm(v: Tensor, channel_dim: int = 0) -> Tensor:
+    return torch.linalg.vector_norm(v, dim=tuple(dim for dim in range(v.dim()) if dim != channel_dim), keepdim=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -220,6 +220,7 @@ class DEQTransformerLM(AbstractEquilibriumModel):
         z0: Tensor | None = None,
         solver: AbstractSolver | None = None,
         adjoint: AbstractAdjoint | None = None,
+        states_at: Sequence[int] = (),
     ) -> tuple[Predictions, Equilibrium]:
         """Return the predictions, and the equilibrium that they were decoded from.
 
@@ -229,9 +230,11 @@ class DEQTransformerLM(AbstractEquilibriumModel):
             z0: (B, L, features) state to start from, instead of zero.
             solver: Solver for this call instead of the layer's own.
             adjoint: Adjoint for this call instead of the layer's own.
+            states_at: Numbers of evaluations whose images are kept as `eq.states`; see `fixed_point`.
         """
         start, inputs = self.encode(tokens, carry)
-        eq = self._solve_layer(start if z0 is None else z0, inputs, solver=solver, adjoint=adjoint)
+        start = start if z0 is None else z0
+        eq = self._solve_layer(start, inputs, solver=solver, adjoint=adjoint, states_at=states_at)
         return self.decode(eq.z, injected=inputs[0], carry=carry), eq
 
     def unroll(self, tokens: Tensor, depth: int, carry: Carry | None = None) -> tuple[Predictions, Equilibrium]:
