@@ -33,7 +33,12 @@ def python_of(page):
 
 
 @pytest.mark.parametrize(
-    ("page", "printed"), [("README.md", "samples converged"), ("docs/models.md", "torch.Size([2, 100])")]
+    ("page", "printed"),
+    [
+        ("README.md", "samples converged"),
+        ("docs/models.md", "torch.Size([2, 100])"),
+        ("docs/cells.md", "2 torch.Size([4, 5, 8])"),
+    ],
 )
 def test_the_python_of_a_page_runs(page, printed, capsys):
     # From top to bottom, as it is read: later blocks may use names of earlier ones.

@@ -1,12 +1,19 @@
-"""Linear maps with normalized weights."""
+"""Normalized weights: layers that have them, and those of a module that are given them."""
 
 import copy
+import io
+import pickle
+import threading
 
 import pytest
 import torch
+from adjoints.cells import EXACT, TIGHT, energy, leaf
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 
-from steadeq.nn import WeightNormLinear, cached_parameters
+from steadeq import DEQ, Anderson, Implicit, Picard, Reversible, Unrolled, fixed_point, jacobian_penalty
+from steadeq.nn import WeightNormLinear, apply_weight_norm, cached_parameters, remove_weight_norm
 from steadeq.nn.weight_norm import make_linear
 
 
@@ -67,3 +74,330 @@ def test_weight_norm_can_be_switched_off(bias):
     assert isinstance(plain, nn.Linear)
     assert isinstance(normed, WeightNormLinear)
     assert (plain.bias is not None, normed.bias is not None) == (bias, bias)
+
+
+LAYERS = {
+    "linear": (lambda: nn.Linear(4, 6), (2, 4)),
+    "conv1d": (lambda: nn.Conv1d(4, 6, 3), (2, 4, 8)),
+    "conv2d": (lambda: nn.Conv2d(4, 6, 3, groups=2), (2, 4, 8, 8)),
+    "conv3d": (lambda: nn.Conv3d(2, 3, 2), (2, 2, 4, 4, 4)),
+    "transposed1d": (lambda: nn.ConvTranspose1d(4, 6, 3), (2, 4, 8)),
+    "transposed2d": (lambda: nn.ConvTranspose2d(4, 6, 3, bias=False), (2, 4, 5, 5)),
+    "transposed3d": (lambda: nn.ConvTranspose3d(2, 3, 2), (2, 2, 3, 3, 3)),
+}
+
+
+class Cell(nn.Module):
+    """tanh of a two-layer map; counts how often the weight of its first layer is computed."""
+
+    def __init__(self, *, is_normalized=True):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 6).double(), nn.Linear(6, 4).double()
+        if is_normalized:
+            apply_weight_norm(self)
+
+    def forward(self, z, x):
+        return torch.tanh(0.5 * self.down(torch.relu(self.up(z))) + x)
+
+
+class MyLinear(nn.Linear):
+    """A layer of somebody's own, which uses its weight in its own way."""
+
+    def forward(self, x):
+        return x @ (2 * self.weight).T + self.bias
+
+
+def count_computations(layer):
+    """Return a list that grows with each computation of the weight of a layer."""
+    calls, plain = [], layer.compute
+    layer.compute = lambda: (calls.append(torch.is_grad_enabled()), plain())[1]
+    return calls
+
+
+@pytest.mark.parametrize(("make", "shape"), LAYERS.values(), ids=LAYERS)
+def test_values_and_gradients_are_those_of_torch(make, shape):
+    layer = make().double()
+    dim = 1 if type(layer).__name__.startswith("ConvTranspose") else 0
+    oracle = nn.utils.parametrizations.weight_norm(copy.deepcopy(layer), dim=dim)
+    before = layer.weight.detach().clone()
+    apply_weight_norm(layer)
+    torch.testing.assert_close(layer.weight, before)
+    with torch.no_grad():
+        layer.weight_g.mul_(torch.rand_like(layer.weight_g) + 0.5)
+        layer.weight_v.mul_(3)
+        originals = oracle.parametrizations.weight
+        originals.original0.copy_(layer.weight_g)
+        originals.original1.copy_(layer.weight_v)
+    x = torch.randn(shape, dtype=torch.float64)
+    image, expected = layer(x), oracle(x)
+    torch.testing.assert_close(image, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(energy(image), [layer.weight_g, layer.weight_v]),
+        torch.autograd.grad(energy(expected), [originals.original0, originals.original1]),
+    )
+    assert isinstance(layer, type(make()))
+
+
+def test_second_derivatives_reach_both_parameters():
+    layer = apply_weight_norm(nn.Linear(3, 2).double())
+    x = leaf(2, 3)
+
+    def call(x, g, v):
+        return torch.func.functional_call(layer, {"weight_g": g, "weight_v": v}, (x,))
+
+    arguments = (x, layer.weight_g, layer.weight_v)
+    assert torch.autograd.gradcheck(call, arguments)
+    assert torch.autograd.gradgradcheck(call, arguments)
+
+
+def test_all_layers_of_a_module_are_normalized_and_nothing_else():
+    module = nn.ModuleDict(
+        {"a": nn.Linear(2, 3), "b": nn.Sequential(nn.Conv2d(1, 1, 3), nn.GroupNorm(1, 4)), "c": MyLinear(2, 2)}
+    )
+    names = {name for name, _ in apply_weight_norm(module).named_parameters()}
+    layers = {"a", "b.0", "c"}
+    expected = {f"{layer}.{part}" for layer in layers for part in ("weight_g", "weight_v", "bias")}
+    assert names == expected | {"b.1.weight", "b.1.bias"}
+
+
+def test_a_solve_has_the_values_and_gradients_of_the_plain_weights():
+    cell, x = Cell(), leaf(3, 4)
+    plain = remove_weight_norm(copy.deepcopy(cell))
+    z = DEQ(cell, solver=TIGHT, adjoint=EXACT)(x)
+    w = DEQ(plain, solver=TIGHT, adjoint=EXACT)(x)
+    torch.testing.assert_close(z, w)
+    energy(z).backward()
+    energy(w).backward()
+    # By the chain rule, through weight = g v / |v| at hand.
+    g, v = (p.detach().requires_grad_() for p in (cell.up.weight_g, cell.up.weight_v))
+    expected = torch.autograd.grad(g * v / v.norm(dim=1, keepdim=True), [g, v], plain.up.weight.grad)
+    torch.testing.assert_close((cell.up.weight_g.grad, cell.up.weight_v.grad), expected)
+
+
+@pytest.mark.parametrize(
+    ("adjoint", "expected"),
+    [(Implicit(), [False, True]), (Unrolled(), [True])],
+    ids=["implicit", "unrolled"],
+)
+def test_weights_are_computed_once_for_a_solve_and_once_for_its_graph(adjoint, expected):
+    cell, x = Cell(), leaf(3, 4)
+    calls = count_computations(cell.up)
+    z = DEQ(cell, solver=Anderson(max_evals=12, tol=0), adjoint=adjoint)(x)
+    energy(z).backward()
+    assert calls == expected
+    assert cell.up.weight_v.grad.abs().max() > 0
+    calls.clear()
+    with torch.no_grad():
+        DEQ(cell, solver=Anderson(max_evals=12, tol=0), adjoint=adjoint)(x)
+    assert calls == [False]
+
+
+def test_weights_are_the_same_whether_cached_or_not():
+    cell, x = Cell(), leaf(3, 4)
+    solver = Anderson(max_evals=12, tol=0)
+    z = fixed_point(cell, torch.zeros_like(x), x, solver=solver).z
+    # A function hides its modules, so that nothing is cached.
+    calls = count_computations(cell.up)
+    w = fixed_point(lambda z, x: cell(z, x), torch.zeros_like(x), x, solver=solver).z
+    assert len(calls) > 10
+    parameters = list(cell.parameters())
+    torch.testing.assert_close(z, w, rtol=0, atol=0)
+    gradients = [torch.autograd.grad(energy(state), parameters) for state in (z, w)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+def test_the_second_derivative_and_the_penalty_of_a_solve_reach_them():
+    cell, x = Cell(), leaf(2, 4)
+    parameters = [cell.up.weight_g, cell.up.weight_v]
+
+    def gradient_norm():
+        eq = DEQ(cell, solver=TIGHT, adjoint=EXACT).solve(x)
+        first = torch.autograd.grad(energy(eq.z), x, create_graph=True)[0]
+        return first.square().sum() + jacobian_penalty(eq, generator=torch.Generator().manual_seed(0))
+
+    gradients = torch.autograd.grad(gradient_norm(), parameters)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        direction = torch.randn_like(parameter)
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter.add_(sign * 1e-5 * direction)
+            # Here z moves with the parameters; the penalty holds it still, so it is left out of the difference.
+            eq = DEQ(cell, solver=TIGHT, adjoint=EXACT).solve(x)
+            values.append(torch.autograd.grad(energy(eq.z), x)[0].square().sum())
+            with torch.no_grad():
+                parameter.sub_(sign * 1e-5 * direction)
+        slope = (values[0] - values[1]) / 2e-5
+        eq = DEQ(cell, solver=TIGHT, adjoint=EXACT).solve(x)
+        penalty = jacobian_penalty(eq, generator=torch.Generator().manual_seed(0))
+        share = torch.autograd.grad(penalty, parameter)[0]
+        torch.testing.assert_close(((gradient - share) * direction).sum(), slope, rtol=1e-5, atol=1e-7)
+
+
+def test_the_reversible_gradient_and_checkpointing_see_them():
+    cell, x = Cell(), leaf(3, 4)
+    solver = Picard(max_evals=12, tol=0, damping=0.5)
+    gradients = []
+    for adjoint, f in (
+        (Unrolled(), lambda z, x: cell(z, x)),
+        (Unrolled(), lambda z, x: checkpoint(cell, z, x, use_reentrant=False)),
+    ):
+        z = fixed_point(f, torch.zeros_like(x), x, solver=solver, adjoint=adjoint).z
+        gradients.append(torch.autograd.grad(energy(z), cell.up.weight_v)[0])
+    torch.testing.assert_close(*gradients)
+    z = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=Reversible()).z
+    energy(z).backward()
+    assert cell.up.weight_v.grad.abs().max() > 0
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda module: pickle.loads(pickle.dumps(module)),
+    "save": lambda module: torch.load(saved(module), weights_only=False),
+    "average": lambda module: AveragedModel(module).module,
+}
+
+
+def saved(module):
+    stream = io.BytesIO()
+    torch.save(module, stream)
+    stream.seek(0)
+    return stream
+
+
+@pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)
+def test_copies_are_whole_and_independent(duplicate):
+    cell, x = Cell(), leaf(3, 4)
+    cell.extra = apply_weight_norm(MyLinear(4, 4).double())
+    DEQ(cell)(x).sum().backward()
+    before = cell(x, x).detach()
+    twin = duplicate(cell)
+    assert torch.equal(twin(x, x), before)
+    assert isinstance(twin.extra, MyLinear)
+    with torch.no_grad():
+        twin.up.weight_g.mul_(2)
+    assert torch.equal(cell(x, x), before)
+    assert not torch.equal(twin(x, x), before)
+    assert str(twin) == str(cell)
+
+
+def test_the_state_dict_makes_a_round_trip_and_takes_effect_at_once():
+    cell, other, x = Cell(), Cell(), leaf(3, 4)
+    layer = DEQ(other)
+    layer(x)
+    other.load_state_dict(cell.state_dict())
+    assert torch.equal(layer(x), DEQ(cell)(x))
+    assert {"up.weight_g", "up.weight_v", "up.bias"} <= set(cell.state_dict())
+
+
+def test_nothing_stale_is_left_behind_by_threads():
+    cell, x = Cell(), torch.randn(3, 4, dtype=torch.float64)
+
+    def work():
+        for _ in range(20):
+            with torch.no_grad():
+                DEQ(cell, solver=Anderson(max_evals=3, tol=0))(x)
+            fixed_point(cell, torch.zeros_like(x), x, solver=Anderson(max_evals=3, tol=0), adjoint=Unrolled())
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cell.up._kept == ()
+
+
+def test_it_can_be_taken_off_again():
+    cell, x = Cell(), leaf(3, 4)
+    with torch.no_grad():
+        cell.up.weight_v.mul_(3)
+        cell.up.weight_g.mul_(0.7)
+    before = cell(x, x)
+    assert remove_weight_norm(cell) is cell
+    assert type(cell.up) is nn.Linear
+    assert {name for name, _ in cell.named_parameters()} == {"up.weight", "up.bias", "down.weight", "down.bias"}
+    torch.testing.assert_close(cell(x, x), before)
+    apply_weight_norm(cell)
+    torch.testing.assert_close(cell(x, x), before)
+
+
+def test_applying_it_twice_is_applying_it_once():
+    cell = Cell()
+    names = [name for name, _ in cell.named_parameters()]
+    assert [name for name, _ in apply_weight_norm(cell).named_parameters()] == names
+
+
+def test_weights_that_two_layers_share_stay_shared():
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    apply_weight_norm(module)
+    assert module[0].weight_v is module[1].weight_v
+    assert module[0].weight_g is module[1].weight_g
+    remove_weight_norm(module)
+    assert module[0].weight is module[1].weight
+
+
+def test_frozen_weights_stay_frozen():
+    layer = nn.Linear(3, 3)
+    layer.weight.requires_grad_(False)
+    apply_weight_norm(layer)
+    assert not layer.weight.requires_grad
+    assert [name for name, p in layer.named_parameters() if p.requires_grad] == ["bias"]
+
+
+def test_setting_the_weight_of_a_normalized_layer_is_refused():
+    layer = apply_weight_norm(nn.Linear(3, 3))
+    with pytest.raises(KeyError, match="weight"):
+        layer.weight = nn.Parameter(torch.zeros(3, 3))
+
+
+def zero_row(layer):
+    with torch.no_grad():
+        layer.weight[0] = 0
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (nn.ReLU, "has no linear or convolution layer"),
+        (lambda: nn.Sequential(nn.LazyLinear(3)), "weight of 0 has no shape yet"),
+        (lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))), "of 0 is computed already"),
+        (lambda: nn.Sequential(nn.Linear(3, 3), zero_row(nn.Linear(3, 3))), "weight of 1 is zero for some output"),
+    ],
+    ids=["nothing", "lazy", "parametrized", "zero"],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_what_cannot_be_normalized_is_refused_and_left_as_it_was(make, message):
+    module = make()
+    names = [name for name, _ in module.named_parameters()]
+    with pytest.raises(ValueError, match=message):
+        apply_weight_norm(module)
+    assert [name for name, _ in module.named_parameters()] == names
+
+
+def test_a_compiled_cell_sees_them():
+    torch._dynamo.reset()
+    cell, x = Cell(), leaf(3, 4)
+    compiled = torch.compile(cell, backend="aot_eager")
+    for _ in range(2):
+        states = [
+            fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT, f_solve=f_solve).z
+            for f_solve in (None, compiled)
+        ]
+        torch.testing.assert_close(*states)
+        with torch.no_grad():
+            cell.up.weight_v.normal_()
+            cell.up.weight_g.mul_(0.9)
+
+
+def test_layers_can_be_cached_by_hand():
+    cell, x = Cell(), leaf(3, 4)
+    calls = count_computations(cell.up)
+    with cached_parameters(cell):
+        z = torch.zeros_like(x)
+        for _ in range(5):
+            z = cell(z, x)
+    assert calls == [True]
+    energy(z).backward()
+    assert cell.up.weight_g.grad.abs().max() > 0

@@ -22,7 +22,7 @@ from .trees import leaves
 class Rows(NamedTuple):
     """Which samples of the batch an evaluation sees; as the last input of a map it is selected as they are."""
 
-    index: Tensor
+    numbers: Tensor
 
 
 def owner_of(f: Callable[..., Any]) -> nn.Module | None:
@@ -200,7 +200,7 @@ class MaskedMap:
         """Evaluate the map; inputs may end with the `Rows` that are evaluated."""
         rows = None
         if inputs and isinstance(inputs[-1], Rows):
-            *inputs, (rows,) = inputs
+            inputs, rows = inputs[:-1], inputs[-1].numbers
         with _Under(self.masks.evaluation(leaves(z)[0].shape[0], rows)):
             return self.f(z, *inputs)
 

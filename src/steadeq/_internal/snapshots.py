@@ -43,7 +43,7 @@ class Snapshots:
             if self._num_evals in self._numbers:
                 # Solvers may write over their points.
                 point = self._layout.pack(z).detach().clone()
-                rows = inputs[-1].index if inputs and isinstance(inputs[-1], Rows) else None
+                rows = inputs[-1].numbers if inputs and isinstance(inputs[-1], Rows) else None
                 self._taken[self._num_evals] = point, self._layout.pack_image(image, len(point)), rows
             return image
 

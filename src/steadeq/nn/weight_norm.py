@@ -129,7 +129,7 @@ def _channel_dim(layer: nn.Module) -> int:
 
 
 @functools.cache
-def _normalized_class(kind: type[nn.Module]) -> type[nn.Module]:
+def _normalized_class(kind: type[nn.Module]) -> Any:
     return type(f"WeightNorm{kind.__name__}", (_NormalizedWeight, kind), {})
 
 
@@ -164,7 +164,9 @@ def apply_weight_norm(module: _M) -> _M:
         >>> sorted(name for name, _ in cell.named_parameters())
         ['0.bias', '0.weight_g', '0.weight_v']
     """
-    layers = {name: part for name, part in module.named_modules() if isinstance(part, _LAYERS + _TRANSPOSED)}
+    layers: dict[str, Any] = {
+        name: part for name, part in module.named_modules() if isinstance(part, _LAYERS + _TRANSPOSED)
+    }
     if not layers:
         raise ValueError(
             f"{type(module).__name__} has no linear or convolution layer whose weight could be normalized."
@@ -174,8 +176,7 @@ def apply_weight_norm(module: _M) -> _M:
         _check_weight(name or type(layer).__name__, layer)
     norms: dict[nn.Parameter, nn.Parameter] = {}
     for layer in plain.values():
-        v = layer._parameters.pop("weight")
-        assert v is not None
+        v: nn.Parameter = layer._parameters.pop("weight")
         if v not in norms:
             norms[v] = nn.Parameter(_norm(v.detach(), _channel_dim(layer)), requires_grad=v.requires_grad)
         layer.__class__ = _normalized_class(type(layer))
@@ -215,7 +216,7 @@ def remove_weight_norm(module: _M) -> _M:
         v = layer.weight_v
         if v not in weights:
             weights[v] = nn.Parameter(layer.compute().detach(), requires_grad=v.requires_grad)
-        layer.__class__ = type(layer).__bases__[1]
+        layer.__class__ = type(layer).__bases__[1]  # pyright: ignore[reportAttributeAccessIssue]
         del layer.weight_g, layer.weight_v
         layer.register_parameter("weight", weights[v])
     return module
