@@ -366,7 +366,7 @@ def test_activation_checkpointing_recomputes_with_the_masks_of_each_solve(adjoin
 def test_activation_checkpointing_that_does_not_know_the_masks_is_refused():
     cell, x = Checkpointed(), leaf(4, DIM)
     z = DEQ(cell)(x)
-    with pytest.raises(RuntimeError, match="context_fn=steadeq.nn.checkpoint_masks"):
+    with pytest.raises(RuntimeError, match=r"context_fn=steadeq\.nn\.checkpoint_masks"):
         z.sum().backward()
 
 
@@ -473,7 +473,7 @@ class Flattening(nn.Module):
 def test_another_batch_inside_of_the_cell_works_until_samples_leave():
     x = torch.logspace(-6, 1, 16, dtype=torch.float64)[:, None, None] * torch.randn(16, 3, DIM, dtype=torch.float64)
     layer = DEQ(Flattening(), solver=Anderson(max_evals=60, tol=1e-10), init=torch.ones_like)
-    with torch.no_grad(), pytest.raises(ValueError, match="drew a mask for 48 rows and now sees .*compact=False"):
+    with torch.no_grad(), pytest.raises(ValueError, match=r"drew a mask for 48 rows and now sees .*compact=False"):
         layer(x)
     layer.compact = False
     with torch.no_grad():

@@ -201,8 +201,12 @@ class MaskedMap:
         rows = None
         if inputs and isinstance(inputs[-1], Rows):
             inputs, rows = inputs[:-1], inputs[-1].numbers
-        with _Under(self.masks.evaluation(leaves(z)[0].shape[0], rows)):
+        before = _current.evaluation
+        _current.evaluation = self.masks.evaluation(len(z if isinstance(z, Tensor) else leaves(z)[0]), rows)
+        try:
             return self.f(z, *inputs)
+        finally:
+            _current.evaluation = before
 
 
 def without_empty(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -210,16 +214,16 @@ def without_empty(f: Callable[..., Any]) -> Callable[..., Any]:
     return f.f if isinstance(f, MaskedMap) and not f.masks.exist else f
 
 
-class _Under:
-    """Context in which modules use the masks of an evaluation; it may be entered many times."""
+class _Recomputed:
+    """Context in which modules use the masks of an evaluation again; it may be entered many times."""
 
-    def __init__(self, evaluation: _Evaluation | None, *, is_recomputed: bool = False) -> None:
-        self._now = evaluation, is_recomputed
+    def __init__(self, evaluation: _Evaluation | None) -> None:
+        self._evaluation = evaluation
         self._before: list[tuple[_Evaluation | None, bool]] = []
 
     def __enter__(self) -> None:
         self._before.append((_current.evaluation, _current.is_recomputed))
-        _current.evaluation, _current.is_recomputed = self._now
+        _current.evaluation, _current.is_recomputed = self._evaluation, True
 
     def __exit__(self, *_: object) -> None:
         _current.evaluation, _current.is_recomputed = self._before.pop()
@@ -243,4 +247,4 @@ def checkpoint_masks() -> tuple[AbstractContextManager[Any], AbstractContextMana
         ...     return 0.5 * checkpoint(block, z, use_reentrant=False, context_fn=checkpoint_masks) + x
         >>> fixed_point(f, torch.zeros(2, 4), torch.ones(2, 4)).z.sum().backward()
     """
-    return nullcontext(), _Under(_current.evaluation, is_recomputed=True)
+    return nullcontext(), _Recomputed(_current.evaluation)
