@@ -304,7 +304,7 @@ def test_nothing_stale_is_left_behind_by_threads():
         thread.start()
     for thread in threads:
         thread.join()
-    assert cell.up._kept == ()
+    assert not cell.up._kept
 
 
 def test_it_can_be_taken_off_again():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -28,8 +28,8 @@ class AbstractCached(nn.Module, ABC, Generic[T]):
     `cached()` returns the value: computed each time by default, and computed once within `cached_parameters`.
     """
 
-    # Replaced and never changed, as threads may share a module: each takes away what it has added.
-    _kept: tuple[_Kept[T], ...] = ()
+    # A list once there is something to keep. Threads may share a module, and each takes away what it has added.
+    _kept: Sequence[_Kept[T]] = ()
 
     @abstractmethod
     def compute(self) -> T:
@@ -54,15 +54,16 @@ class AbstractCached(nn.Module, ABC, Generic[T]):
             yield
             return
         mine = _Kept(value=self.compute(), is_recorded=is_recorded)
-        self._kept = (*self._kept, mine)
+        everything: list[_Kept[T]] = vars(self).setdefault("_kept", [])
+        everything.append(mine)
         try:
             yield
         finally:
-            self._kept = tuple(kept for kept in self._kept if kept is not mine)
+            everything.remove(mine)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the cache behind when pickled or copied."""
-        return {**self.__dict__, "_kept": ()}
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
 
 
 @contextmanager
