@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ._internal.unsupported import outside_of_graphs, refuse_differentiation, re
 from .adjoints import AbstractAdjoint, Implicit, Problem, Unrolled
 from .equilibrium import Equilibrium
 from .solvers import AbstractLinearSolver, AbstractSolver, Anderson
+from .solvers._compiled import CompiledMap
 
 _WORTH_COMPACTING = 8
 
@@ -31,6 +33,7 @@ def fixed_point(
     compact: bool | None = None,
     f_solve: Callable[..., Any] | None = None,
     states_at: Sequence[int] = (),
+    compile: bool | str | CompiledMap = False,
 ) -> Equilibrium:
     """Solve z = f(z, *inputs) for every sample of a batch, differentiably.
 
@@ -50,6 +53,10 @@ def fixed_point(
             equilibrium (correction losses). Each has the gradient of that one evaluation, which is made once more if
             gradients are on, or with `Unrolled` that of all up to it. A sample whose solve is over by then stands at
             its equilibrium, as in `eq.z`.
+        compile: Compile with `torch.compile`. With `Picard`, `Anderson` or `Broyden` and a fixed budget (`tol=0`), the
+            whole solve becomes one graph; else single evaluations of which no gradient is taken. A string is the mode
+            of `torch.compile`, such as "reduce-overhead" for CUDA graphs. Code is kept for the last maps that were
+            compiled: pass the same f each time, not a new lambda.
 
     Returns:
         The equilibrium, with the best iterate seen as its state.
@@ -72,13 +79,20 @@ def fixed_point(
         refuse_differentiation(arguments, type(adjoint).__name__)
     layout = state_layout(z0)
     check_inputs(inputs, layout.batch_size)
-    is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING if compact is None else compact
+    code = None if compile is False else compile if isinstance(compile, CompiledMap) else _compiled(f, compile)
+    if compact is None:
+        # Each new batch size would be compiled anew.
+        is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING and code is None
+    else:
+        is_compact = compact
     snapshots = Snapshots(states_at, layout)
     held = hold_masks(f)
     if states_at and not isinstance(held, MaskedMap):
         # Understands which samples are left.
         held = HeldMasks().bind(held)
     f_fast = held
+    if f_solve is None and code is not None:
+        f_solve = code.evaluate
     if f_solve is not None:
         f_fast = held.masks.bind(f_solve) if isinstance(held, MaskedMap) else f_solve
     follows_rows = is_compact and isinstance(held, MaskedMap)
@@ -91,6 +105,8 @@ def fixed_point(
         layout=layout,
         compact=is_compact,
         f_solve=snapshots.watch(under_autocast(f_fast, layout)),
+        # In one graph, nobody is there to change masks or to look at states.
+        code=None if isinstance(held, MaskedMap) else code,
     )
     owner = owner_of(f)
     # With a graph only where all is recorded: elsewhere the one evaluation that is has its graph from the leaves on.
@@ -100,6 +116,11 @@ def fixed_point(
         states = snapshots.states(under_autocast(held, layout), inputs, z, stats)
     f = without_empty(held)
     return Equilibrium(f, layout.unpack(z), inputs, stats=stats, states=states, record=record)
+
+
+@lru_cache(maxsize=8)
+def _compiled(f: Callable[..., Any], compile: bool | str) -> CompiledMap:
+    return CompiledMap(f, compile if isinstance(compile, str) else None)
 
 
 def _check_types(solver: Any, adjoint: Any) -> None:

@@ -26,6 +26,7 @@ from steadeq import (
     operator_norm,
     spectral_radius,
 )
+from steadeq.solvers._compiled import CompiledMap
 
 
 class Compiler:
@@ -195,8 +196,10 @@ def test_a_layer_with_a_compiled_cell_works_in_a_compiled_model(fresh):
     model, x = Model(), torch.randn(4, 16)
     expected, _ = gradients(model, x)
     counter = CompileCounterWithBackend("aot_eager")
-    model.layer.compile_cell = True
-    model.layer._compiled.append(torch.compile(model.layer.cell, backend=counter))
+    model.layer.compiles = True
+    code = CompiledMap(model.layer.cell)
+    code._evaluate = torch.compile(model.layer.cell, backend=counter)
+    model.layer._compiled.append(code)
     for _ in range(2):
         actual, _ = gradients(torch.compile(model, backend="aot_eager"), x)
         assert largest_error(actual, expected) < 1e-4

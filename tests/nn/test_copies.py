@@ -119,11 +119,11 @@ def test_loading_a_state_dict_takes_effect_at_once(layer):
 def test_compiled_code_is_left_out_of_the_state(layer):
     assert "_compiled" not in layer.state_dict()
     assert all("compiled" not in name for name, _ in layer.named_modules())
-    if layer.compile_cell:
+    if layer.compiles:
         # The stand-in is a local function, which pickle would refuse.
         with pytest.raises((pickle.PicklingError, AttributeError)):
             pickle.dumps(fake_compile(layer.cell))
-    assert pickle.loads(pickle.dumps(layer)).compile_cell == layer.compile_cell
+    assert pickle.loads(pickle.dumps(layer)).compiles == layer.compiles
 
 
 def test_an_average_of_the_weights_can_be_kept(layer):

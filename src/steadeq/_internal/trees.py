@@ -214,6 +214,13 @@ class Layout:
         """Whether unpacking rounds, because some leaf is narrower than the matrix."""
 
     @property
+    def signature(self) -> tuple[Any, ...]:
+        """All that is the same for states that lie in matrices in the same way, whatever their batch size."""
+        orders = tuple(None if order is None else tuple(order) for order in self._orders)
+        kinds = tuple(self.shapes), tuple(self.dtypes), orders
+        return self._description, *kinds, self.device, self.autocast_dtype
+
+    @property
     def eps(self) -> float:
         """Machine epsilon of the narrowest dtype that f computes in."""
         dtypes = self.dtypes if self.autocast_dtype is None else [*self.dtypes, self.autocast_dtype]

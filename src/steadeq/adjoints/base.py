@@ -16,6 +16,7 @@ from .._internal.randomness import warn_if_random
 from .._internal.trees import Layout
 from ..equilibrium import BackwardRecord, ConvergenceWarning, SolveStats, Status
 from ..solvers import AbstractLinearSolver, AbstractSolver, Rule
+from ..solvers._compiled import CompiledMap
 from ..solvers._loop import solve
 from ._attachment import attach
 
@@ -36,6 +37,31 @@ class Problem:
     compact: bool
     f_solve: Callable[..., Any]
     """A faster version of f that is used while nothing is recorded."""
+    code: CompiledMap | None = None
+    """Compiled code of f, for solves that can be one graph."""
+
+    def solve(
+        self,
+        z0: Tensor,
+        *,
+        f: Callable[..., Any],
+        solver: AbstractSolver,
+        compact: bool = False,
+        keep_rows: bool = False,
+        num_silent: int = 0,
+        keep_last: bool = False,
+    ) -> tuple[Tensor, SolveStats, Rule | None]:
+        """Solve from z0, by one graph if there is code for that; see `solvers._loop.solve`.
+
+        Returns:
+            The (B, D) state, how the solve went, and the rule as it ended if rows were to be kept.
+        """
+        options: dict[str, Any] = {"solver": solver, "layout": self.layout}
+        options |= {"num_silent": num_silent, "keep_last": keep_last}
+        if self.code is not None and not keep_rows and self.code.can_solve(solver):
+            return *self.code.solve(z0, self.inputs, **options), None
+        z, stats, rule = solve(f, z0, self.inputs, compact=compact, keep_rows=keep_rows, **options)
+        return z, stats, rule if keep_rows else None
 
 
 @dataclass(frozen=True)
@@ -80,23 +106,20 @@ class AbstractLinearAdjoint(AbstractAdjoint):
         record = BackwardRecord()
         with torch.no_grad():
             solver = self.forward_solver(problem.solver)
-            z, stats, rule = solve(
-                problem.f_solve,
+            # The history of the forward solve is not kept until backward unless it is needed there.
+            z, stats, rule = problem.solve(
                 problem.z0.detach(),
-                problem.inputs,
+                f=problem.f_solve,
                 solver=solver,
-                layout=problem.layout,
                 compact=problem.compact and not self.keeps_rows,
                 keep_rows=self.keeps_rows,
             )
         if torch.is_grad_enabled():
-            # The history of the forward solve is not kept until backward unless it is needed there.
-            kept = rule if self.keeps_rows else None
             point = Linearization(problem.f, z, problem.inputs, problem.layout)
             attached = attach(
                 point,
                 z,
-                cotangent=lambda vjp, g: self.cotangent(vjp, g, kept),
+                cotangent=lambda vjp, g: self.cotangent(vjp, g, rule),
                 record=record,
                 refusal=None
                 if self.is_exact

@@ -10,7 +10,6 @@ from torch import Tensor
 from .._internal.validation import check_count
 from ..equilibrium import BackwardRecord, SolveStats, Status
 from ..solvers import Picard
-from ..solvers._loop import solve
 from .base import AbstractAdjoint, Problem
 
 
@@ -43,13 +42,10 @@ class Unrolled(AbstractAdjoint):
         solver = problem.solver
         # The last evaluation of the budget tells the residual of the state, and is no step.
         num_silent = 0 if self.last is None else max(solver.max_evals - 1 - self.last, 0)
-        z, stats, _ = solve(
-            f,
+        z, stats, _ = problem.solve(
             problem.z0,
-            problem.inputs,
+            f=f,
             solver=solver,
-            layout=layout,
-            compact=False,
             num_silent=num_silent,
             # Plain iteration is a loop that somebody wants unrolled; other solvers search, and may overshoot.
             keep_last=isinstance(solver, Picard),

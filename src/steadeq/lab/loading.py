@@ -99,7 +99,7 @@ def build_model(config: TrainConfig) -> nn.Module:
     layer = getattr(model, "layer", None)
     if isinstance(layer, DEQ):
         layer.solver, layer.adjoint = config.evaluation_solver, config.adjoint
-        layer.compile_cell = config.loop.compile
+        layer.compiles = config.loop.compile
         if config.loop.compile:
             # Each new batch size would be compiled anew.
             layer.compact = False

@@ -14,6 +14,7 @@ from .._internal.unsupported import outside_of_graphs
 from ..adjoints import AbstractAdjoint, Implicit
 from ..equilibrium import Equilibrium
 from ..solvers import AbstractSolver, Anderson
+from ..solvers._compiled import CompiledMap
 
 
 class DEQ(nn.Module):
@@ -30,8 +31,10 @@ class DEQ(nn.Module):
         adjoint: How to differentiate it.
         init: Maps the inputs to the state to start from; by default zeros like the first input.
         compact: Whether finished samples leave the batch; see `fixed_point`.
-        compile: Compile the cell with `torch.compile` for the evaluations of which no gradient is taken. The adjoint
-            and the Jacobian penalty keep using the cell itself, as compiled code has no double backward.
+        compile: Compile with `torch.compile`. With `Picard`, `Anderson` or `Broyden` and a fixed budget (`tol=0`), the
+            whole solve becomes one graph; else single evaluations of which no gradient is taken. A string is the mode
+            of `torch.compile`, such as "reduce-overhead" for CUDA graphs. The implicit gradient and the exact Jacobian
+            penalty keep using the cell itself, as compiled code has no double backward.
 
     Example:
         >>> class Cell(nn.Module):
@@ -57,17 +60,16 @@ class DEQ(nn.Module):
         adjoint: AbstractAdjoint = Implicit(),  # noqa: B008 (frozen)
         init: Callable[..., Any] | None = None,
         compact: bool | None = None,
-        compile: bool = False,
+        compile: bool | str = False,
     ) -> None:
         super().__init__()
         self.cell = cell
         self.solver = solver
         self.adjoint = adjoint
         self.init = init
-        # Each new batch size would be compiled anew.
-        self.compact = False if compile and compact is None else compact
-        self.compile_cell = compile
-        self._compiled: list[Callable[..., Any]] = []
+        self.compact = compact
+        self.compiles = compile
+        self._compiled: list[CompiledMap] = []
 
     def forward(
         self,
@@ -111,8 +113,8 @@ class DEQ(nn.Module):
             solver=self.solver if solver is None else solver,
             adjoint=self.adjoint if adjoint is None else adjoint,
             compact=self.compact,
-            f_solve=self._fast_cell(),
             states_at=states_at,
+            compile=self._code(),
         )
 
     def initial_state(self, *inputs: Any) -> Any:
@@ -123,12 +125,12 @@ class DEQ(nn.Module):
             raise ValueError("There are no inputs to take the shape of the state from; pass z0=..., or DEQ(init=...).")
         return map_tensors(torch.zeros_like, inputs[0])
 
-    def _fast_cell(self) -> Callable[..., Any] | None:
-        if not self.compile_cell:
-            return None
+    def _code(self) -> CompiledMap | bool:
+        if not self.compiles:
+            return False
         if not self._compiled:
             # In a list, as a submodule would show up twice in the state dict.
-            self._compiled.append(torch.compile(self.cell))
+            self._compiled.append(CompiledMap(self.cell, self.compiles if isinstance(self.compiles, str) else None))
         return self._compiled[0]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def solve_gram(gram: Tensor, right: Tensor, newest: int, *, may_look: bool = Tru
         newest: The slot of the newest column.
         may_look: Whether the host may look at the pivots, which saves work if no column is dependent.
     """
-    least = _LEAST_PIVOT * torch.finfo(gram.dtype).eps
+    least = LEAST_PIVOT * torch.finfo(gram.dtype).eps
     factor, info = torch.linalg.cholesky_ex(gram)
     pivots = factor.diagonal(dim1=1, dim2=2).square() / gram.diagonal(dim1=1, dim2=2)
     # Where a factorization failed, info is at least 1, and pivots are at most 1.
@@ -227,7 +227,7 @@ def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int, least: fl
     return solve_small(system, right * scales * kept, may_look=may_look) * scales
 
 
-_LEAST_PIVOT = 100.0
+LEAST_PIVOT = 100.0
 """Squared sine of a column's angle to newer ones, in epsilons, below which the column is left out."""
 
 

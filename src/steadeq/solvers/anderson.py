@@ -48,8 +48,12 @@ class Anderson(AbstractSolver):
         return _AndersonRule(self, z)
 
 
+MAX_GROWTH = 100.0
+"""Growth of the merit over its best by which a step is rejected."""
+
+
 class _AndersonRule(Rule):
-    max_growth = 100.0
+    max_growth = MAX_GROWTH
     max_stalled_windows = math.inf
 
     def __init__(self, solver: Anderson, z: Tensor) -> None:

@@ -44,7 +44,7 @@ class Broyden(AbstractSolver):
         return BroydenRule(self, z)
 
 
-_LARGE = 1e8
+LARGE = 1e8
 """Size of weights, and of steps beside g, beyond which a history may tell nothing."""
 
 
@@ -95,11 +95,11 @@ class BroydenRule(Rule):
         self._system = self._tiny[size] + self._table.write(slot, size, row=row, column=column)
         weights = solve_small(self._system, right, may_look=self.may_look)
         largest = weights.abs()
-        if not self.may_look or look(largest.max()) > _LARGE:
+        if not self.may_look or look(largest.max()) > LARGE:
             # Either the columns are small beside g, as after residuals have grown, or a pair has s . y = 0 up to
             # rounding and tells nothing: then the row starts anew.
-            is_lost = (largest * self._lengths(df, slot)).amax(dim=1) > _LARGE * torch.linalg.vector_norm(g, dim=1)
-            is_lost = is_lost & (largest.amax(dim=1) > _LARGE)
+            is_lost = (largest * self._lengths(df, slot)).amax(dim=1) > LARGE * torch.linalg.vector_norm(g, dim=1)
+            is_lost = is_lost & (largest.amax(dim=1) > LARGE)
             weights = torch.where(is_lost.unsqueeze(1), 0, weights)
             self._clear(is_lost)
         return combine(fz, weights, df, scale=-1.0)
