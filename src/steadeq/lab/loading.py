@@ -18,6 +18,7 @@ from .folder import RunFolder
 from .identity import Identity
 from .recipes import load_recipe
 from .seeds import derive_seed
+from .shards import is_sharded
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,5 +125,8 @@ def _check_finite(model: nn.Module, source: str) -> None:
     tensors += [("buffer", *named) for named in model.named_buffers()]
     for kind, name, tensor in tensors:
         # A buffer may hold -inf, as masks do.
-        if not (tensor < math.inf).all() or (kind == "weight" and not tensor.isfinite().all()):
+        is_bad = ~(tensor.isfinite() if kind == "weight" else tensor < math.inf)
+        count = is_bad.sum()
+        # Of a sharded weight, so that all processes refuse it.
+        if count.full_tensor() if is_sharded(count) else count:  # pyright: ignore
             raise RunError(f"{source} cannot be used: its {kind} {name} is not finite; train it anew.")

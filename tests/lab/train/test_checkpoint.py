@@ -298,10 +298,10 @@ def test_who_reads_while_the_only_checkpoint_is_replaced_gets_the_later_one(tmp_
     folder.save(make_checkpoint(1))
     load = CheckpointFolder.load
 
-    def replaced_before(self, step):
+    def replaced_before(self, step, **options):
         if step == 1:
             self.save(make_checkpoint(2))
-        return load(self, step)
+        return load(self, step, **options)
 
     monkeypatch.setattr(CheckpointFolder, "load", replaced_before)
     found = folder.load_latest()

@@ -19,12 +19,13 @@ from ..runs import RunRecord
 from ..serialization import differences
 from ..train import Process, Trainer
 from ..train.display import choose_display
+from ..train.distributed import Parallel
 from ..train.loop import ADVICE
 from ..train.profile import SECTIONS
 from .arguments import parse_with_config
 from .table import print_table
 
-_HELP = """usage: steadeq train RECIPE [--out DIR] [--resume] [--profile] [--section.field VALUE ...]
+_HELP = """usage: steadeq train RECIPE [--out DIR] [--resume] [--parallel fsdp] [--section.field VALUE ...]
 
 Trains a recipe in the folder DIR (runs/RECIPE if none is named). RECIPE is a name, or path/to/file.py:function for one
 of your own. Ctrl-C and kill save a checkpoint; --resume continues from the latest, and with a larger --loop.num-epochs
@@ -45,6 +46,9 @@ class Arguments:
     """Folder of the run; runs/RECIPE if none is named."""
     resume: bool = False
     """Continue the run from its latest checkpoint."""
+    parallel: Parallel = "ddp"
+    """What several processes do: "ddp" keeps the whole model on each, "fsdp" shards parameters, gradients and optimizer
+    over them; a run may be resumed with the other."""
     profile: bool = False
     """Print at the end where the time went."""
 
@@ -72,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
             return 0
         raise InputError(f"Which recipe? There are {', '.join(recipes.names())}.")
     request = _parse(name, arguments[1:] if name else arguments)
-    with Process.join(request.config.loop.device) as process:
+    with Process.join(request.config.loop.device, parallel=request.args.parallel) as process:
         try:
             _train(request, process)
         except RuntimeError as error:
@@ -170,6 +174,8 @@ def _resuming(request: _Request, process: Process) -> str:
     words = ["steadeq", "train", *own, "--resume", "--out", str(request.folder.path)]
     if process.world_size > 1:
         words = ["torchrun", "--nproc-per-node", str(process.world_size), "-m", *words]
+    if process.is_sharded:
+        words += ["--parallel", process.parallel]
     return shlex.join(words)
 
 

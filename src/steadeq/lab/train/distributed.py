@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InputError
+from ..shards import is_sharded
+
+Parallel = Literal["ddp", "fsdp"]
 
 _TIMEOUT = datetime.timedelta(minutes=10)
 
@@ -26,6 +29,14 @@ class Process:
     rank: int = 0
     world_size: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
+    parallel: Parallel = "ddp"
+    """What several processes do: "ddp" keeps all parameters on each, "fsdp" shards them, their gradients and the state
+    of the optimizer over all."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process holds a part of the parameters."""
+        return self.parallel == "fsdp" and self.world_size > 1
 
     @property
     def is_main(self) -> bool:
@@ -39,7 +50,7 @@ class Process:
 
     @classmethod
     @contextmanager
-    def join(cls, device: str = "auto") -> Iterator[Process]:
+    def join(cls, device: str = "auto", *, parallel: Parallel = "ddp") -> Iterator[Process]:
         """Take one's place among the processes, for as long as the context lasts."""
         world_size = _from_environment("WORLD_SIZE", 1, least=1)
         rank, local_rank = _from_environment("RANK", 0), _from_environment("LOCAL_RANK", 0)
@@ -54,7 +65,7 @@ class Process:
             )
         place = _device(device, local_rank)
         if world_size == 1:
-            yield cls(device=place)
+            yield cls(device=place, parallel=parallel)
             return
         if place.type == "cuda":
             torch.cuda.set_device(place)
@@ -63,16 +74,59 @@ class Process:
         except (ValueError, RuntimeError) as error:
             raise InputError(f"The processes do not find each other: {str(error).splitlines()[0]}") from error
         try:
-            yield cls(rank=dist.get_rank(), world_size=world_size, device=place)
+            yield cls(rank=dist.get_rank(), world_size=world_size, device=place, parallel=parallel)
         finally:
             dist.destroy_process_group()
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Return a module whose gradients are averaged over the processes."""
+        """Return a module whose gradients are averaged over the processes; its parameters may be replaced."""
         if self.world_size == 1:
             return module
+        if self.is_sharded:
+            return self.shard(module)
         ids = [self.device] if self.device.type == "cuda" else None
         return DistributedDataParallel(module, device_ids=ids)
+
+    def shard(self, module: nn.Module) -> nn.Module:
+        """Return a module whose parameters are sharded, if those of this job are."""
+        if not self.is_sharded:
+            return module
+        # Not at the top, as this import takes a second.
+        from .sharding import ShardedModule
+
+        return ShardedModule(module, self.device)
+
+    def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Return a context in which the parameters of what `wrap` or `shard` returned are whole."""
+        return module.gathered() if self.is_sharded else nullcontext()  # pyright: ignore
+
+    def part_of_a_step(self, module: nn.Module, *, is_last: bool) -> AbstractContextManager[None]:
+        """Return a context for a call of what `wrap` returned and its backward pass, one of several in a step."""
+        if self.is_sharded:
+            return module.part_of_a_step(is_last=is_last)  # pyright: ignore
+        return nullcontext() if is_last or self.world_size == 1 else module.no_sync()  # pyright: ignore
+
+    def prepare(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let an optimizer that was built or loaded work with parameters of which some are sharded and some are not."""
+        kinds = {is_sharded(p) for group in optimizer.param_groups for p in group["params"]}
+        if len(kinds) > 1:
+            for group in optimizer.param_groups:
+                # Calls on many tensors at once do not take both.
+                group["foreach"] = False
+
+    @torch.no_grad()
+    def clip_gradients(self, parameters: Iterable[nn.Parameter], limit: float | None) -> float:
+        """Return the norm of the gradient, and scale the gradient down if that is above a limit."""
+        parameters = [parameter for parameter in parameters if parameter.grad is not None]
+        # Those that are sharded and those that are not do not mix in one call.
+        kinds = [[p for p in parameters if is_sharded(p) == kind] for kind in (False, True)]
+        norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds if kind]
+        norms = [norm.full_tensor() if is_sharded(norm) else norm for norm in norms]  # pyright: ignore
+        norm = norms[0] if len(norms) == 1 else nn.utils.get_total_norm(norms)
+        if limit is not None:
+            for kind in kinds:
+                nn.utils.clip_grads_with_norm_(kind, limit, norm)
+        return float(norm)
 
     def total(self, tensor: Tensor) -> Tensor:
         """Return the sum over the processes."""

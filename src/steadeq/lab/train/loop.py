@@ -8,15 +8,14 @@ import logging
 import math
 import time
 import warnings
-from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...equilibrium import ConvergenceWarning, Equilibrium
 from ...jacobian import AbstractRegularizer, Constant, JacobianRegularizer
-from ..checkpoint import Checkpoint
+from ..checkpoint import Checkpoint, Like
 from ..config import TrainConfig
 from ..data import AbstractTextConfig, Splits, check_all_targets, open_reader, read_samples
 from ..errors import Diverged, InputError, Interrupted, RunError
@@ -24,6 +23,7 @@ from ..folder import RunFolder, check_plain
 from ..identity import Identity
 from ..loading import build_model, load_model, load_weights
 from ..seeds import derive_seed
+from ..shards import is_sharded
 from ..signals import Interruption
 from ..tasks import Classification, Segmentation
 from .adapter import CarryStore, ModelAdapter
@@ -113,7 +113,10 @@ class Trainer:
         self.average = copy.deepcopy(self.model) if loop.ema_decay else None
         self.profile = Profile(self.model, device, is_on=is_profiled)
         self.train_step = process.wrap(TrainStep(self.model, self.task, precision=precision, profile=self.profile))
+        self._evaluated = self.train_step if self.average is None else process.shard(self.average)
+        """What holds the parameters of the network that evaluations use."""
         self.optimizer = config.optimizer.build(self.model.parameters())
+        process.prepare(self.optimizer)
         self.regularizer = config.regularizer.for_run(
             num_steps=self.num_steps, steps_per_epoch=self.reader.steps_per_epoch, seed=loop.seed
         )
@@ -167,7 +170,7 @@ class Trainer:
         Args:
             shorter: The config of the run so far, if that of this trainer is the same but for the length of the run.
         """
-        checkpoint = self._checkpoints.load_latest()
+        checkpoint = self._checkpoints.load_latest(like=self._placement())
         if checkpoint is None:
             return False
         try:
@@ -186,6 +189,24 @@ class Trainer:
         self._is_lengthened = shorter is not None
         return True
 
+    def _placement(self) -> Like:
+        """Return how the tensors of a checkpoint are sharded: as the parameters are that they belong to."""
+        # A tied weight has several names, and one place in the optimizer.
+        named = dict(self.model.named_parameters(remove_duplicate=False))
+        parameters = list(self.model.parameters())
+
+        def like(place: tuple[Any, ...]) -> Tensor | None:
+            match place:
+                case ("weights" | "average", name):
+                    found = named.get(name)
+                case ("state", "optimizer", "state", int(index), _) if index < len(parameters):
+                    found = parameters[index]
+                case _:
+                    found = None
+            return found if is_sharded(found) else None
+
+        return like
+
     def _restore(self, checkpoint: Checkpoint, config: TrainConfig) -> None:
         state = checkpoint.state
         saved = Identity(**state["identity"])
@@ -195,6 +216,7 @@ class Trainer:
         if self.average is not None and checkpoint.average is not None:
             load_weights(self.average, checkpoint.average)
         self.optimizer.load_state_dict(state["optimizer"])
+        self.process.prepare(self.optimizer)
         self.regularizer.load_state_dict(state["regularizer"])
         self.window = Window(**state["window"])
         self.carry.load_state_dict(state["carry"])
@@ -294,7 +316,9 @@ class Trainer:
         values = self._accumulate(settings)
         must_stop = values.pop("stop") > 0
         with self.profile.section("optimizer"):
-            values["grad_norm"] = self._gradient_norm()
+            values["grad_norm"] = self.process.clip_gradients(
+                self.model.parameters(), self.config.optimizer.max_grad_norm
+            )
             is_good = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"]) and not values["non_finite"]
             if is_good:
                 self.optimizer.step()
@@ -341,7 +365,7 @@ class Trainer:
             carry = self.carry.kept[index] if self.reader.is_contiguous else None
             torch.manual_seed(derive_seed(self.config.loop.seed, "step", settings.step, part))
             is_last = index == num_parts - 1
-            with nullcontext() if is_last or self.process.world_size == 1 else self.train_step.no_sync():  # pyright: ignore
+            with self.process.part_of_a_step(self.train_step, is_last=is_last):
                 with self.profile.section("model"):
                     result: StepResult = self.train_step(x, y, settings, carry)
                 # One, unless the batch is the last one of an epoch, whose parts may differ in size.
@@ -356,13 +380,6 @@ class Trainer:
         # A share of the samples, as all that is packed is a mean over them.
         values["num_bad_samples"] = round(values.pop("bad_samples") * num_samples)
         return values
-
-    def _gradient_norm(self) -> float:
-        limit = self.config.optimizer.max_grad_norm
-        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        if limit is not None:
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
-        return float(norm)
 
     @torch.no_grad()
     def _update_average(self) -> None:
@@ -413,20 +430,20 @@ class Trainer:
             # As long as training unrolls the cell, evaluations do.
             warmup = self.config.warmup
             depth = warmup.depth if self.step < warmup.num_steps else None
-            row = self.evaluator.measure(*subject, depth=depth)
-            values = {name: value for name, value in row.named(self.task.metric).items() if value is not None}
-            if log.spectrum_samples and ModelAdapter(model).has_equilibrium:
-                seed = derive_seed(self.config.loop.seed, "spectrum", self.step)
-                values |= self.evaluator.measure_spectrum(
-                    *subject,
-                    depth=depth,
-                    num_samples=log.spectrum_samples,
-                    max_products=log.spectrum_products,
-                    seed=seed,
-                )
-                # As long as the other regularizer is at work, this one's gamma would only run away.
-                if depth is None and math.isfinite(values["spectral_radius"]):
-                    self.regularizer.observe(spectral_radius=values["spectral_radius"])
+            with self.process.gathered(self._evaluated):
+                row = self.evaluator.measure(*subject, depth=depth)
+                values = {name: value for name, value in row.named(self.task.metric).items() if value is not None}
+                if log.spectrum_samples and ModelAdapter(model).has_equilibrium:
+                    values |= self.evaluator.measure_spectrum(
+                        *subject,
+                        depth=depth,
+                        num_samples=log.spectrum_samples,
+                        max_products=log.spectrum_products,
+                        seed=derive_seed(self.config.loop.seed, "spectrum", self.step),
+                    )
+            # As long as the other regularizer is at work, this one's gamma would only run away.
+            if depth is None and math.isfinite(values.get("spectral_radius", math.nan)):
+                self.regularizer.observe(spectral_radius=values["spectral_radius"])
             values |= {"epoch": self.step / self.reader.steps_per_epoch, "seconds": time.perf_counter() - start}
         self.evaluated_at, self.evaluation = self.step, values
         self._write("evaluation", values)
@@ -443,9 +460,10 @@ class Trainer:
             self.process.share_buffers(self.model)
             carry = self.carry.state_dict()
             self._saved_at = self.step
-            if self._log is None:
+            if self._log is not None:
+                self._log.sync()
+            elif not self.process.is_sharded:
                 return
-            self._log.sync()
             self._checkpoints.save(
                 Checkpoint(
                     weights=self.model.state_dict(),
