@@ -12,7 +12,7 @@ import steadeq
 WORLD_SIZE, TIMEOUT = 2, 60
 
 
-def run_workers(script, folder):
+def run_workers(script, folder, *, timeout=TIMEOUT):
     """Return what each process computed: what it saved as rank0.pt and rank1.pt in the folder."""
     environment = {**os.environ, "PYTHONPATH": str(Path(steadeq.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     processes = [
@@ -27,11 +27,12 @@ def run_workers(script, folder):
     ]
     try:
         for process in processes:
-            output, _ = process.communicate(timeout=TIMEOUT)
+            output, _ = process.communicate(timeout=timeout)
             assert process.returncode == 0, output
     finally:
         # A hang, or the failure of one, must not leave the other behind.
         for process in processes:
             process.kill()
             process.wait()
+            process.stdout.close()
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(WORLD_SIZE)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,7 +140,10 @@ def read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
         else:
             tensors[name] = torch.zeros(entry.size, dtype=dtype)
     try:
-        load(tensors, storage_reader=reader, no_dist=True)
+        with warnings.catch_warnings():
+            # It says that other processes are left alone, which is what was asked for.
+            warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process")
+            load(tensors, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         ((failure, _),) = error.failures.values()
         raise ValueError(_reason(failure)) from error
