@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from lab.train.runs import LineData, tiny_config
 
 from steadeq import (
     GMRES,
@@ -72,7 +75,17 @@ MONOTONE = replace(
 REPEATABLE = replace(
     CONV, optimizer=Adam(), regularizer=ResidualRegularizer(weight=0.3), budget=RandomBudget(), log=LOG
 )
-RUNS = {"conv": CONV, "language": LANGUAGE, "monotone": MONOTONE}
+# A process that leaves samples out makes another pass, of which the other knows nothing.
+BAD = tiny_config(
+    "synthetic-jr",
+    data=LineData(bad=(3, 7, 8)),
+    regularizer={"probability": 1.0},
+    loop={"num_steps": 4, "num_answers": 2, "ema_decay": 0.9},
+)
+HALF = replace(
+    CONV, loop=replace(CONV.loop, precision="bfloat16", num_steps=3), regularizer=JacobianRegularizer(weight=0.2)
+)
+RUNS = {"conv": CONV, "language": LANGUAGE, "monotone": MONOTONE, "bad": BAD}
 
 
 class Stopping(Display):
@@ -165,7 +178,7 @@ def fill_disk(process: Process, folder: Path, *, rank: int) -> str:
     trainer = open_trainer(process, CONV, path)
     trainer._advance()
     try:
-        with full_disk() if process.rank == rank else suppress():
+        with full_disk() if process.rank == rank else nullcontext():
             trainer._save()
     except RunError as error:
         return str(error)
@@ -180,6 +193,7 @@ def main(rank: int, world_size: int, folder: Path) -> None:
     process = Process(rank=rank, world_size=world_size, parallel="fsdp")
     for name, config in RUNS.items():
         train(process, config, folder / name)
+    train(process, HALF, folder / "half")
     # In the middle of the second pass over the text, between two checkpoints.
     train(process, LANGUAGE, folder / "language-stopped", stop_at=4)
     train(process, LANGUAGE, folder / "language-stopped")

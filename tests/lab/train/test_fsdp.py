@@ -1,6 +1,9 @@
 """Parameters that are sharded over processes: `steadeq train --parallel fsdp`."""
 
+import os
 import shutil
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from lab.train import fsdp_worker
-from lab.train.runs import assert_same, final_state, snapshot, train, train_until
-from lab.train.test_distributed import assert_close
+from lab.train.runs import assert_same, final_state, metrics_of, signal_at_step, snapshot, train, train_until
+from lab.train.test_distributed import OPTIONS, TIMEOUT, assert_close, finish, has_lines, start_two, workers_of
 from two_processes import run_workers
 
 from steadeq.lab.checkpoint import DamagedCheckpointError
@@ -66,9 +69,27 @@ def test_two_sharded_processes_are_one_with_two_parts(name, job, tmp_path):
         for key, value in moments.items():
             found = two["state"]["optimizer"]["state"][index][key]
             torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-5)
+    if name == "bad":
+        assert any(line.get("num_bad_samples") for line in two["metrics"])
     if name == "language":
         for a, b in zip(two["state"]["carry"], one["state"]["carry"], strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_two_sharded_processes_in_bfloat16_are_one_up_to_its_precision(job, tmp_path):
+    train(in_parts(fsdp_worker.HALF), tmp_path / "one")
+    two, one = final_state(job.folder / "half"), final_state(tmp_path / "one")
+    first, *_ = zip(two["metrics"], one["metrics"], strict=True)
+    # Before the first update, nothing is rounded otherwise than in one process.
+    for name in ("loss", "task_loss", "jacobian_norm", "forward_residual", "grad_norm"):
+        assert first[0][name] == pytest.approx(first[1][name], rel=1e-5), name
+    for a, b in zip(two["metrics"], one["metrics"], strict=True):
+        if "loss" in b:
+            assert a["loss"] == pytest.approx(b["loss"], rel=0.02)
+    for key, value in one["weights"].items():
+        # Master weights.
+        assert two["weights"][key].dtype == torch.float32
+        torch.testing.assert_close(two["weights"][key], value, rtol=0.05, atol=2e-3)
 
 
 def test_the_network_is_gathered_once_a_step_whatever_a_solve_takes(job):
@@ -194,3 +215,56 @@ def test_another_way_to_distribute_is_refused(capsys, tmp_path):
     assert main(["train", "synthetic", "--out", str(tmp_path / "run"), "--parallel", "tensor"]) == 2
     assert "--parallel" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+# As a command
+
+
+@pytest.mark.slow
+def test_a_sharded_job_that_is_killed_resumes_bit_for_bit(tmp_path):
+    options = ("--parallel", "fsdp", "--loop.num-steps", "60", *OPTIONS[2:])
+    for name, number in (("whole", None), ("killed", signal.SIGKILL)):
+        path = tmp_path / name
+        process = start_two("train", "synthetic-jr", "--out", str(path), *options)
+        if number is not None:
+            deadline = time.monotonic() + TIMEOUT
+            while process.poll() is None and time.monotonic() < deadline and not has_lines(path, 5):
+                time.sleep(0.005)
+            for pid in (*workers_of(process), process.pid):
+                os.kill(pid, number)
+            process.communicate(timeout=TIMEOUT)
+            assert RunFolder(path).checkpoints().steps()[-1] < 60
+            process = start_two("train", "--resume", "--out", str(path), "--parallel", "fsdp")
+        _, errors = finish(process)
+        assert process.returncode == 0, errors
+    assert_same(final_state(tmp_path / "killed"), final_state(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+def test_a_run_may_change_how_it_is_distributed_and_compiles_its_cell(tmp_path):
+    path = tmp_path / "run"
+    # Nothing that depends on how a batch is cut.
+    fixed = ("--loop.batch-size", "16", "--regularizer.weight", "0", "--loop.ema-decay", "0.9", "--loop.compile")
+    for parallel, num_steps in (("ddp", 4), ("fsdp", 8), ("ddp", 12)):
+        new = ("synthetic", *fixed, "--log.checkpoint-every", "4") if num_steps == 4 else ("--resume",)
+        length = ("--loop.num-steps", str(num_steps), "--out", str(path), "--parallel", parallel)
+        process = start_two("train", *new, *length, "--optimizer.schedule", "constant")
+        _, errors = finish(process)
+        assert process.returncode == 0, errors
+    shards = {step: any((path / "checkpoints" / f"step-{step:08d}").glob("shard-*")) for step in (8, 12)}
+    assert shards == {8: True, 12: False}
+    arguments = ["train", "synthetic", *fixed, "--loop.num-steps", "12", "--out", str(tmp_path / "one")]
+    assert main([*arguments, "--optimizer.schedule", "constant"]) == 0
+    changed, one = final_state(path), final_state(tmp_path / "one")
+    for key, value in one["weights"].items():
+        torch.testing.assert_close(changed["weights"][key], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_sharded_job_that_is_stopped_says_how_to_go_on(tmp_path):
+    path = tmp_path / "run"
+    long = ("--loop.num-steps", "100000", "--log.spectrum-samples", "0")
+    process = start_two("train", "synthetic", "--out", str(path), *long, "--parallel", "fsdp")
+    _, errors = signal_at_step(process, path, 8, signal.SIGTERM)
+    assert f"torchrun --nproc-per-node 2 -m steadeq train --resume --out {path} --parallel fsdp" in errors
+    assert RunFolder(path).checkpoints().steps() == [metrics_of(path)[-1]["step"]]
