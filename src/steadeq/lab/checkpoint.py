@@ -184,6 +184,8 @@ class CheckpointFolder:
                 state=state,
             )
             return checkpoint.map_tensors(lambda place, tensor: _share(tensor, like(place)))
+        except InputError:
+            raise
         except Exception as error:  # whatever the readers of three formats make of damage
             if lack_of_memory(error) is not None:
                 # It may be whole, and is not to be replaced by an earlier one.

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .errors import RunError
+from .errors import InputError, RunError
 
 T = TypeVar("T")
 
@@ -26,6 +26,15 @@ _PATTERN = "shard-{:05d}-*.safetensors"
 
 Like = Callable[[str], Tensor | None]
 """Maps the name of a tensor to the sharded one that it is to lie like, or to None if it is to be whole."""
+
+
+def check_version() -> None:
+    """Refuse a version of PyTorch that has no sharded files of safetensors."""
+    if torch.__version__ < "2.9":
+        raise InputError(
+            f"Sharded parameters and their checkpoints need PyTorch 2.9 or later, and this is {torch.__version__}: use "
+            "--parallel ddp, or another version."
+        )
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -122,6 +131,7 @@ def read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
         folder: Where they are; all files ending in .safetensors are read.
         like: How each is to be sharded, if at all; this process's part is then all that is read of it.
     """
+    check_version()
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata

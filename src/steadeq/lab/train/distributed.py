@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InputError
-from ..shards import is_sharded
+from ..shards import check_version, is_sharded
 
 Parallel = Literal["ddp", "fsdp"]
 
@@ -63,6 +63,8 @@ class Process:
                 f"The environment variable RANK is {rank}, and WORLD_SIZE is {world_size}: start several processes "
                 "with torchrun."
             )
+        if parallel == "fsdp":
+            check_version()
         place = _device(device, local_rank)
         if world_size == 1:
             yield cls(device=place, parallel=parallel)
