@@ -1,5 +1,7 @@
 """Parameters that are sharded over processes: `steadeq train --parallel fsdp`."""
 
+import hashlib
+import json
 import os
 import shutil
 import signal
@@ -9,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from lab.train import fsdp_worker
 from lab.train.runs import assert_same, final_state, metrics_of, signal_at_step, snapshot, train, train_until
@@ -183,6 +186,23 @@ def test_a_checkpoint_that_lacks_a_shard_is_refused(damaged):
     with pytest.raises(DamagedCheckpointError, match=r"its files are not those written"):
         checkpoints.load_latest()
     assert main(["evaluate", str(damaged)]) == 1
+
+
+def test_a_shard_that_claims_more_than_it_holds_is_refused_before_memory_is_taken(damaged):
+    step = RunFolder(damaged).checkpoints().steps()[-1]
+    folder = damaged / "checkpoints" / f"step-{step:08d}"
+    shard = next(folder.glob("shard-00002-*"))
+    with safetensors.safe_open(shard, "pt") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    # Where in the whole tensors the parts are, as torch.distributed.checkpoint notes it.
+    ((key, places),) = [(key, json.loads(text)) for key, text in metadata.items() if "saved_offsets" in text]
+    next(place for place in places.values() if place["saved_offsets"])["saved_offsets"][0] += 10**12
+    safetensors.torch.save_file(tensors, shard, {**metadata, key: json.dumps(places)})
+    checksums = json.loads((folder / "checksums.json").read_text())
+    checksums[shard.name] = hashlib.sha256(shard.read_bytes()).hexdigest()
+    (folder / "checksums.json").write_text(json.dumps(checksums))
+    with pytest.raises(DamagedCheckpointError, match="do not make up a tensor"):
+        RunFolder(damaged).checkpoints().load(step)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
