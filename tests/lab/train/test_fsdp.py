@@ -280,8 +280,8 @@ def test_a_run_may_change_how_it_is_distributed(tmp_path):
         process = start_two("train", *new, *length, "--optimizer.schedule", "constant")
         _, errors = finish(process)
         assert process.returncode == 0, errors
-    shards = {step: any((path / "checkpoints" / f"step-{step:08d}").glob("shard-*")) for step in (8, 12)}
-    assert shards == {8: True, 12: False}
+        latest = path / "checkpoints" / f"step-{num_steps:08d}"
+        assert any(latest.glob("shard-*")) == (parallel == "fsdp")
     arguments = ["train", "synthetic", *fixed, "--loop.num-steps", "12", "--out", str(tmp_path / "one")]
     assert main([*arguments, "--optimizer.schedule", "constant"]) == 0
     changed, one = final_state(path), final_state(tmp_path / "one")
