@@ -138,8 +138,8 @@ def test_a_comparison_evaluates_draws_judges_and_writes(tmp_path):
     result, folder = made_up_result(), tmp_path / "out"
     configs = result.runs("cpu")
     assert len(configs) == 2, "variants that are the same runs share them"
-    complete(configs, tmp_path / "runs")
-    verdict, missing = result.produce(tmp_path / "runs", folder, "cpu")
+    runs = complete(configs, tmp_path / "runs")
+    verdict, missing = result.produce(runs, folder, "cpu")
     assert (missing.outcome, missing.evidence) == ("not tested", "there is no such run at this scale")
     content = json.loads((folder / "summary.json").read_text())
     published = content["verdicts"][0]

@@ -206,8 +206,8 @@ def test_figure6_is_made_of_finished_runs(tmp_path):
         tiny(MDEQ_JR, "cifar10-mdeq-cpu-jr", 2),
     ]
     result = replace(FIGURE6, variants=lambda scale: variants)
-    complete(plan(variants), tmp_path / "runs")
-    verdicts = result.produce(tmp_path / "runs", tmp_path / "out", "cpu")
+    runs = complete(plan(variants), tmp_path / "runs")
+    verdicts = result.produce(runs, tmp_path / "out", "cpu")
     assert len(verdicts) == 5
     content = json.loads((tmp_path / "out" / "summary.json").read_text())
     explicit, _, plain, regularized = content["variants"]
@@ -222,8 +222,8 @@ def test_figure6_is_made_of_finished_runs(tmp_path):
 def test_figure1_is_made_of_finished_runs_on_images(tmp_path):
     variants = [tiny(MDEQ, "cifar10-mdeq-cpu", 3), tiny(MDEQ_JR, "cifar10-mdeq-cpu-jr", 2)]
     result = replace(FIGURE1_CIFAR10, variants=lambda scale: variants)
-    complete(plan(variants), tmp_path / "runs")
-    verdicts = result.produce(tmp_path / "runs", tmp_path / "out", "cpu")
+    runs = complete(plan(variants), tmp_path / "runs")
+    verdicts = result.produce(runs, tmp_path / "out", "cpu")
     assert all(verdict.outcome != "not tested" for verdict in verdicts)
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == set(result.figures)
 

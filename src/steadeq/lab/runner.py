@@ -83,14 +83,19 @@ def complete_run(
 def complete_evaluation(path: Path | str, *, budgets: Sequence[int]) -> Evaluation:
     """Return a finished run's evaluation on its test split at some budgets, of which the missing ones are measured.
 
-    The only budget of an explicit network is 0.
+    The only budget of an explicit network is 0. A run that was archived, without its weights, has what it was archived
+    with.
     """
     path = Path(path)
-    known = RunRecord.read(path).evaluation
-    if known is not None and (known.split != "test" or known.step != RunFolder(path).checkpoints().steps()[-1]):
+    record, steps = RunRecord.read(path), RunFolder(path).checkpoints().steps()
+    known = record.evaluation
+    if known is not None and (known.split != "test" or known.step != (steps[-1] if steps else record.step)):
         known = None
     missing = [budget for budget in budgets if known is None or known.row(budget) is None]
     if missing or known is None:
+        if not steps:
+            lacking = f", and no evaluation at {', '.join(map(str, missing))}" if known else ""
+            raise RunError(f"{path} has no checkpoint{lacking}.")
         process = Process.alone()
         trained = load_trained(path, device=process.device)
         # The one row of an explicit network is that of 0, for which nobody can ask.

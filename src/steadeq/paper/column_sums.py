@@ -247,7 +247,7 @@ def draw_residuals(traces: Mapping[Arm, Sequence[Sequence[float]]]) -> Figure:
 class _ColumnSums(PaperResult[Summary]):
     rows_key = "arms"
 
-    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
         device = Process.alone().device
         traces: dict[Arm, list[list[float]]] = {arm: [] for arm in ARMS}
         unpenalized: dict[tuple[str, int], ConvDEQ] = {}

@@ -10,15 +10,17 @@ import torch
 
 from .._internal.validation import suggestion
 from ..lab import recipes
+from ..lab.archive import archive_run
 from ..lab.cli.arguments import parse, positional
 from ..lab.cli.table import print_table
 from ..lab.config import TrainConfig
 from ..lab.errors import InputError
 from ..lab.recipes.registry import Scale
-from ..lab.runner import complete_runs, run_state
+from ..lab.runner import complete_runs
 from ..lab.serialization import command_line
 from ..lab.train.display import choose_display
 from . import RESULTS
+from .planned import PlannedRun, plan_runs, together
 from .result import HARDWARE, PaperResult, count, tally
 from .tables import CLAIM_TITLES, claim_rows
 
@@ -38,8 +40,13 @@ class Arguments:
     """Folder of figures and numbers, with a folder for each table or figure; in it, one for each scale but cpu."""
     jobs: int = 2
     """Number of runs that are trained at a time."""
+    archive: Path | None = None
+    """Folder of finished runs without their weights, as small files: what is there is not trained again, and what
+    finishes is added. Without it, the folder `runs` in that of figures and numbers."""
+    finished_only: bool = False
+    """Train nothing, make what the finished runs allow, and say which are missing."""
     dry_run: bool = False
-    """Only say what would be run."""
+    """Only say what would be run, how far each run is, and how many core-hours are to go."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -74,34 +81,74 @@ def run(arguments: Sequence[str]) -> int:
             )
         chosen = [RESULTS[given.name]]
         if given.scale not in chosen[0].scales:
-            raise InputError(f"{given.name} is the same at every scale; leave out --scale.")
-    configs = {name: config for result in chosen for name, config in result.runs(given.scale).items()}
-    states = {name: run_state(given.runs / name, config) for name, config in configs.items()}
+            known = " or ".join(chosen[0].scales)
+            raise InputError(
+                f"{given.name} is the same at every scale; leave out --scale."
+                if chosen[0].scales == ("cpu",)
+                else f"There is no {given.name} at the scale {given.scale}; --scale can be {known}."
+            )
+    archive = given.out / "runs" if given.archive is None else given.archive
+    plans = {result.name: plan_runs(result, given.scale, runs=given.runs, archive=archive) for result in chosen}
+    runs = together(plans.values())
+    missing = {name: run for name, run in runs.items() if not run.is_done}
     if given.dry_run:
-        minutes = {name: value for result in chosen for name, value in result.minutes(given.scale).items()}
-        rows = [[n, configs[n].recipe, states[n], f"{minutes[n]:g} min" if n in minutes else "-"] for n in configs]
-        print_table(["run", "recipe", "state", "on one core"], rows)
-        left = sum(minutes.get(name, 0) for name in configs if states[name] not in ("finished", "diverged"))
-        print(f"{len(configs)} runs, {left / 60:.1f} core-hours and {_disk(configs.values())} of disk to go at most.")
+        _show_plan(runs)
         return 0
-    if HARDWARE[given.scale].name:
-        missing = {name: configs[name] for name in configs if states[name] not in ("finished", "diverged")}
-        if missing:
+    if missing and not given.finished_only:
+        if HARDWARE[given.scale].name:
             print(
                 "Train these on your GPUs, in any order; --resume continues one that was stopped. Then run this "
                 "command again."
             )
-            for command in commands(missing, given.runs):
+            for command in commands({name: run.config for name, run in missing.items()}, given.runs):
                 print(shlex.join(["torchrun", "--nproc-per-node", "4", "-m", "steadeq", "train", *command]))
             return 0
-    complete_runs({given.runs / n: c for n, c in configs.items()}, num_jobs=given.jobs, display=choose_display())
+        complete_runs(
+            {run.path: run.config for run in missing.values()}, num_jobs=given.jobs, display=choose_display()
+        )
     for result in chosen:
-        folder = _folder(given, result.name)
-        verdicts = result.produce(given.runs, folder, given.scale)
-        print_table(CLAIM_TITLES, claim_rows(verdicts))
-        print(tally(verdicts))
-        print(f"Written to {folder}.")
+        plan = plans[result.name].items()
+        paths = {name: run.path for name, run in plan if run.is_done or not given.finished_only}
+        _produce(given, result, paths)
+        for name, run in plan:
+            # Of what needs the weights, the small files are of no use.
+            if name in paths and not run.is_archived and result.can_use(name, run.path, given.scale):
+                archive_run(run.path, archive / name)
     return 0
+
+
+def _show_plan(runs: Mapping[str, PlannedRun]) -> None:
+    """Print all runs, how far they are, and what is left to do."""
+    rows = [
+        [
+            name,
+            run.config.recipe,
+            f"{run.state}, archived" if run.is_archived else run.state,
+            "-" if run.minutes is None else f"{run.minutes:g} min",
+        ]
+        for name, run in runs.items()
+    ]
+    print_table(["run", "recipe", "state", "on one core"], rows)
+    left = [run for run in runs.values() if not run.is_done]
+    hours = sum(run.minutes_left for run in left) / 60
+    disk = _disk(run.config for run in left)
+    print(f"{len(runs)} runs, {hours:.1f} core-hours and {disk} of disk to go at most.")
+
+
+def _produce(given: Arguments, result: PaperResult[Any], paths: Mapping[str, Path]) -> None:
+    """Make a result of the runs that are finished, and print what became of its claims."""
+    wanted, folder = result.runs(given.scale), _folder(given, result.name)
+    missing = [name for name in wanted if name not in paths]
+    if missing:
+        print(f"{result.name}: {len(paths)} of {len(wanted)} runs are finished, and these are not: {', '.join(missing)}.")
+        if not paths or not result.can_be_partial:
+            why = "it needs all of its runs" if paths else "none of its runs is finished"
+            print(f"{result.name} is left out: {why}.")
+            return
+    verdicts = result.produce(paths, folder, given.scale)
+    print_table(CLAIM_TITLES, claim_rows(verdicts))
+    print(tally(verdicts))
+    print(f"Written to {folder}.")
 
 
 def _folder(given: Arguments, name: str) -> Path:

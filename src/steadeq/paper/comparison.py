@@ -46,6 +46,7 @@ class Comparison(PaperResult[Summary]):
     """A table or figure that compares variants."""
 
     rows_key = "variants"
+    can_be_partial = True
     variants: Callable[[Scale], Sequence[Variant]]
     """What is compared at a scale."""
     figures: Sequence[str] = ()
@@ -75,24 +76,43 @@ class Comparison(PaperResult[Summary]):
         text = f"{minutes} min" if minutes < day else "days" if minutes < 14 * day else "weeks"
         return f"{text} on {hardware.name}" if hardware.name else text
 
-    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
-        variants = self.variants(scale)
-        wanted: dict[str, set[int]] = defaultdict(set)
-        for variant in variants:
+    def budgets_of(self, variant: Variant) -> Sequence[int]:
+        """Return the further budgets at which a variant is evaluated."""
+        return self.budgets if variant.max_evals else ()
+
+    def wanted(self, scale: Scale) -> Mapping[str, set[int]]:
+        """Return the budgets at which each run is evaluated, by the names of their folders."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for variant in self.variants(scale):
             for name in variant.configs():
-                wanted[name] |= {variant.max_evals, *(self.budgets if variant.max_evals else ())}
-        evaluated = {name: evaluate(runs / name, sorted(budgets)) for name, budgets in wanted.items()}
-        records = {name: RunRecord.read(runs / name) for name in wanted}
+                found[name] |= {variant.max_evals, *self.budgets_of(variant)}
+        return found
+
+    def can_use(self, name: str, path: Path, scale: Scale) -> bool:
+        record = RunRecord.read(path)
+        known = {row.max_evals for row in record.evaluation.rows} if record.evaluation else set()
+        return self.wanted(scale)[name] <= known or (record.has_diverged and not known)
+
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
+        wanted = {name: budgets for name, budgets in self.wanted(scale).items() if name in runs}
+        evaluated = {name: evaluate(runs[name], sorted(budgets)) for name, budgets in wanted.items()}
+        records = {name: RunRecord.read(runs[name]) for name in wanted}
         summary, groups, rows = Summary(), {}, []
-        for variant in variants:
+        for variant in self.variants(scale):
             configs = variant.configs()
-            measured = [measure(records[name], evaluated[name].get(variant.max_evals)) for name in configs]
+            missing = [name for name in configs if name not in runs]
+            if missing:
+                summary.missing[variant.name] = missing
+            finished = {name: config for name, config in configs.items() if name in runs}
+            if not finished:
+                continue
+            measured = [measure(records[name], evaluated[name].get(variant.max_evals)) for name in finished]
             summary[variant.name] = summarize(variant, measured)
-            for config, found in zip(configs.values(), measured, strict=True):
+            for config, found in zip(finished.values(), measured, strict=True):
                 rows.append({"variant": variant.name, "seed": config.loop.seed, **found})
             # Of variants that share their runs, the first is drawn.
-            group = RunGroup(label=variant.name, runs=tuple(records[name] for name in configs))
-            groups.setdefault(tuple(configs), group)
+            group = RunGroup(label=variant.name, runs=tuple(records[name] for name in finished))
+            groups.setdefault(tuple(finished), group)
         write_csv(folder / "runs.csv", rows)
         by_budget = [
             {"run": name, **{records[name].metric if k == "score" else k: v for k, v in asdict(row).items()}}
@@ -110,21 +130,27 @@ class Comparison(PaperResult[Summary]):
         return {name: FIGURES[name](groups) for name in self.figures}
 
     def to_json(self, summary: Summary) -> dict[str, Any]:
-        return {"variants": [row.to_json() for row in summary.values()]}
+        rows: dict[str, Any] = {"variants": [row.to_json() for row in summary.values()]}
+        return rows | {"missing": summary.missing} if summary.missing else rows
 
     def from_json(self, content: Mapping[str, Any]) -> Summary:
-        return Summary((row["variant"], VariantSummary.from_json(row)) for row in content["variants"])
+        rows = ((row["variant"], VariantSummary.from_json(row)) for row in content["variants"])
+        return Summary(rows, missing=content.get("missing", {}))
 
     def table(self, summary: Summary) -> str:
         titles = ["model", "NFE", *(["NFE in the paper"] if self.nfe_beside_paper else [])]
         for column in self.columns:
             titles += [column.title, column.beside_paper] if column.beside_paper else [column.title]
         rows = [
-            self._cells([row.variant, str(row.max_evals or "-")], partial(_show, row), row.paper)
+            self._cells([_label(row, summary), str(row.max_evals or "-")], partial(_show, row), row.paper)
             for row in summary.values()
         ]
-        for name, paper in self.quoted.items():
+        for name in summary.missing:
             if name not in summary:
+                paper = self.quoted.get(name, {})
+                rows.append(self._cells([f"{name}, not finished yet", "-"], lambda _: "-", paper))
+        for name, paper in self.quoted.items():
+            if not summary.plans(name):
                 rows.append(self._cells([f"{name}, quoted", "-"], lambda _: "-", paper))
         return markdown_table(titles, rows)
 
@@ -135,6 +161,12 @@ class Comparison(PaperResult[Summary]):
             if column.beside_paper:
                 found.append(paper.get(column.measure, "-"))
         return found
+
+
+def _label(row: VariantSummary, summary: Summary) -> str:
+    """Return the name of a variant, and how many of its seeds are finished if that is not all."""
+    num_missing = len(summary.missing.get(row.variant, ()))
+    return f"{row.variant}, {row.num_seeds} of {row.num_seeds + num_missing} seeds" if num_missing else row.variant
 
 
 def _show(row: VariantSummary, column: Column) -> str:

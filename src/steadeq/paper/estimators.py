@@ -355,8 +355,8 @@ class _Estimators(PaperResult[Summary]):
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
         return plan(CELLS.values())
 
-    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
-        summary = [measure(name, runs / next(iter(variant.configs()))) for name, variant in CELLS.items()]
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
+        summary = [measure(name, runs[next(iter(variant.configs()))]) for name, variant in CELLS.items()]
         rows = [
             {"cell": row.cell, "measure": table, "number": number, "value": value}
             for row in summary

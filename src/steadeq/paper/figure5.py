@@ -86,7 +86,7 @@ class _Figure5(PaperResult[Summary]):
             for seed in SEEDS
         }
 
-    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
         device = Process.alone().device
         models: dict[float, list[ToyDEQ]] = {gamma: [] for gamma in GAMMAS}
         measured: dict[float, list[dict[str, float]]] = {gamma: [] for gamma in GAMMAS}
@@ -95,7 +95,7 @@ class _Figure5(PaperResult[Summary]):
         assert isinstance(validation, AbstractDataset)
         x, y = validation.all()
         for name in self.runs(scale):
-            trained = load_trained(runs / name, device=device)
+            trained = load_trained(runs[name], device=device)
             model, config = trained.model, trained.config
             assert isinstance(model, ToyDEQ)
             found = measure(model, x.to(device), y.to(device), budget=config.evaluation_solver.max_evals)
@@ -146,6 +146,7 @@ FIGURE5 = _Figure5(
     name="fig5",
     title="Figure 5: synthetic study",
     statement="all gammas fit the target; larger ones flatten f and need fewer evaluations",
+    scales=("cpu",),
     takes="3 min",
     claims=(
         Claim(

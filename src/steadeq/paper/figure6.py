@@ -1,5 +1,6 @@
 """Figure 6: error, inference time and training memory beside explicit networks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from ..lab.recipes.registry import Scale
 from ..lab.report.bars import Bars, bars_figure
 from ..lab.runs import Spread
 from .comparison import Comparison, save_figures
-from .memory_profile import inference_seconds, step_memory
+from .memory_profile import known_costs, measure_costs
 from .result import Claim
 from .tables import Column
 from .variant import Summary
@@ -21,8 +22,8 @@ _MEMORY = Column(title="training step, MB", measure="step_mb", digits=".0f")
 
 
 def draw(summary: Summary) -> Figure:
-    """Return the bars; lower is better in all of them."""
-    rows = list(summary.values())
+    """Return the bars of all rows that have these numbers; lower is better in all of them."""
+    rows = [row for row in summary.values() if "error" in row.spreads]
     labels = [f"{row.variant} ({row.max_evals} NFE)" if row.max_evals else row.variant for row in rows]
 
     def bars(column: Column, errors: list[float] | None = None) -> Bars:
@@ -35,18 +36,22 @@ def draw(summary: Summary) -> Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class _Figure6(Comparison):
-    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
+    def can_use(self, name: str, path: Path, scale: Scale) -> bool:
+        budgets = [v.max_evals for v in self.variants(scale) if next(iter(v.configs())) == name]
+        return super().can_use(name, path, scale) and all(known_costs(path, max_evals=n) for n in budgets)
+
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
         summary = super().measure(runs, folder, scale)
         for variant in self.variants(scale):
             # One seed will do: they differ in their weights only.
-            run, row = runs / next(iter(variant.configs())), summary[variant.name]
-            score = row.spreads["score"]
-            seconds = inference_seconds(run, max_evals=variant.max_evals)
-            summary[variant.name] = row.adding(
-                error=Spread(mean=1 - score.mean, std=score.std, count=score.count),
-                inference_seconds=Spread(mean=seconds, std=None, count=1),
-                step_mb=Spread(mean=step_memory(run), std=None, count=1),
-            )
+            name = next(iter(variant.configs()))
+            if name in runs and "score" in (row := summary[variant.name]).spreads:
+                score, costs = row.spreads["score"], measure_costs(runs[name], max_evals=variant.max_evals)
+                summary[variant.name] = row.adding(
+                    error=Spread(mean=1 - score.mean, std=score.std, count=score.count),
+                    inference_seconds=Spread(mean=costs.inference_seconds, std=None, count=1),
+                    step_mb=Spread(mean=costs.step_mb, std=None, count=1),
+                )
         save_figures({"bars": draw(summary)}, folder)
         return summary
 

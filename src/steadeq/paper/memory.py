@@ -191,7 +191,7 @@ def draw(summary: Summary, measured: Literal["training", "inference"]) -> Figure
 class _Memory(PaperResult[Summary]):
     rows_key = "rows"
 
-    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
         device = Process.alone().device
         rows = [row for name, subject in subjects(device).items() for row in measure(name, subject, device)]
         summary = Summary(device=device.type, rows=rows)

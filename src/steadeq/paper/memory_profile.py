@@ -1,12 +1,13 @@
 """What a trained model costs: the memory of a training step, and the time of inference."""
 
 import gc
+import json
 import time
 import timeit
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from ..equilibrium import ConvergenceWarning
 from ..jacobian import Constant
 from ..lab.data import MapDataset, read_samples
+from ..lab.files import write_atomically
 from ..lab.loading import load_trained
 from ..lab.train import Process
 from ..lab.train.adapter import ModelAdapter
@@ -127,6 +129,34 @@ def inference_seconds(path: Path, *, max_evals: int) -> float:
     finally:
         torch.set_num_threads(num_threads)
     return min(times[1:]) / len(x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What a trained model costs."""
+
+    inference_seconds: float
+    """Time that an image takes, at one budget."""
+    step_mb: float
+    """Memory of a training step."""
+
+
+def known_costs(path: Path, *, max_evals: int) -> Costs | None:
+    """Return what `measure_costs` found before, which costs.json in the run's folder has; None if it did not."""
+    file = path / "costs.json"
+    known = json.loads(file.read_text(encoding="utf-8")).get(str(max_evals)) if file.is_file() else None
+    return None if known is None else Costs(**known)
+
+
+def measure_costs(path: Path, *, max_evals: int) -> Costs:
+    """Return what a run's model costs at a budget, and note it in costs.json; what is known is not measured again."""
+    found = known_costs(path, max_evals=max_evals)
+    if found is None:
+        found = Costs(inference_seconds=inference_seconds(path, max_evals=max_evals), step_mb=step_memory(path))
+        file = path / "costs.json"
+        known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        write_atomically(file, json.dumps(known | {str(max_evals): asdict(found)}, indent=1) + "\n")
+    return found
 
 
 def _first(dataset: MapDataset) -> tuple[Tensor, Tensor]:

@@ -221,12 +221,12 @@ class _OperatorNorm(PaperResult[Summary]):
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
         return dict(run for arm in ARMS for run in arm.configs().values())
 
-    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
         found, rows, seconds = [], [], {}
         for arm in ARMS:
             measured = []
             for seed, (name, _) in arm.configs().items():
-                model = load_trained(runs / name).model
+                model = load_trained(runs[name]).model
                 assert isinstance(model, ConvDEQ)
                 seconds = seconds or time_steps(model)
                 measured.append(measure(model))

@@ -279,7 +279,7 @@ def draw_spread(model: PixelDEQ, size: int = 64, numbers: Sequence[int] = (2, 4,
 class _ReceptiveField(PaperResult[Summary]):
     rows_key = "arms"
 
-    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
         arms, rows, models = [], [], {}
         for arm in ARMS:
             measured = []

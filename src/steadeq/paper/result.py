@@ -149,6 +149,8 @@ class PaperResult(ABC, Generic[S]):
     """How long it takes, for one that does not depend on the scale."""
     rows_key: ClassVar[str]
     """Name of the rows in summary.json, which are written to summary.csv too."""
+    can_be_partial: ClassVar[bool] = False
+    """Whether it can be made of a part of its runs."""
 
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
         """Return the runs that it needs, by the names of their folders."""
@@ -166,12 +168,16 @@ class PaperResult(ABC, Generic[S]):
         """Return how long all its runs take; many are shared with other results."""
         return self.takes
 
+    def can_use(self, name: str, path: Path, scale: Scale) -> bool:
+        """Return whether the small files of an archived run have all that is measured of it, without its weights."""
+        return False
+
     @abstractmethod
-    def measure(self, runs: Path, folder: Path, scale: Scale) -> S:
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> S:
         """Return what is reported of finished runs; write figures and tables of single runs to a folder.
 
         Args:
-            runs: Folder of the folders of all runs.
+            runs: Folders of the runs that are finished, by name: all, or those of a partial result.
             folder: Where figures and tables go.
             scale: Scale of the runs.
         """
@@ -192,7 +198,7 @@ class PaperResult(ABC, Generic[S]):
         """Hold the claims against the numbers."""
         return [claim.judge(summary) for claim in self.claims if claim.applies(summary)]
 
-    def produce(self, runs: Path, folder: Path, scale: Scale) -> list[Verdict]:
+    def produce(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> list[Verdict]:
         """Measure, draw, judge, and write everything to a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         summary = self.measure(runs, folder, scale)

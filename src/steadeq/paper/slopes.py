@@ -174,7 +174,7 @@ def draw_residuals() -> Figure:
 class _Slopes(PaperResult[Summary]):
     rows_key = "outcomes"
 
-    def measure(self, runs: Path, folder: Path, scale: Scale) -> Summary:
+    def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
         traces = [
             {"solver": name, "slope": slope, "evaluation": number, "residual": residual}
             for name, solver in SOLVERS.items()

@@ -30,9 +30,11 @@ UNSTABLE = 1e-2
 
 
 def add_times(summary: Summary) -> Summary:
-    """Give every variant the time of its steps relative to those of Transformer-XL."""
+    """Give every variant the time of its steps relative to those of Transformer-XL, if that is there."""
+    if TRANSFORMER_XL not in summary:
+        return summary
     factor = 1 / summary[TRANSFORMER_XL].mean("seconds_per_step")
-    return Summary((name, row.adding(time=row.scaled("seconds_per_step", factor))) for name, row in summary.items())
+    return summary.map(lambda row: row.adding(time=row.scaled("seconds_per_step", factor)))
 
 
 def _is_unstable(row: VariantSummary) -> bool:

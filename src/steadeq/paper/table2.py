@@ -49,7 +49,7 @@ def add_sizes(summary: Summary) -> Summary:
             train_seconds=row.scaled("seconds_per_step", 1000 / config.loop.batch_size),
         )
 
-    return Summary((name, extended(row)) for name, row in summary.items())
+    return summary.map(extended)
 
 
 _ACCURACY = replace(ACCURACY, beside_paper="paper, %")
@@ -65,7 +65,7 @@ def _claims_about(prefix: str) -> tuple[Claim[Summary], ...]:
     plain, stopped, regularized = (prefix + name for name in (MDEQ, STOPPED, MDEQ_JR))
 
     def applies(summary: Summary) -> bool:
-        return plain in summary
+        return summary.plans(plain)
 
     def speedup(summary: Summary) -> float:
         return summary[plain].mean("train_seconds") / summary[regularized].mean("train_seconds")

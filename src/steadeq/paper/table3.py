@@ -67,9 +67,10 @@ class _Table3(Comparison):
     def table(self, summary: Summary) -> str:
         rows = []
         for gamma in _PAPER:
-            cells = [summary[cell_name(gamma, budget)] for budget in BUDGETS]
-            rows.append([f"γ = {gamma:g}", *(cell.show("score", factor=100, digits=".1f") for cell in cells)])
-            rows.append(["paper", *(cell.paper["score"] for cell in cells)])
+            cells = [summary.get(cell_name(gamma, budget)) for budget in BUDGETS]
+            shown = (cell.show("score", factor=100, digits=".1f") if cell else "-" for cell in cells)
+            rows.append([f"γ = {gamma:g}", *shown])
+            rows.append(["paper", *_PAPER[gamma]])
         return markdown_table(["test accuracy, %", *(f"NFE = {budget}" for budget in BUDGETS)], rows)
 
 

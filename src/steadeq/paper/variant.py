@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ..lab import recipes
 from ..lab.config import TrainConfig
-from ..lab.errors import RunError
 from ..lab.folder import RunFolder
 from ..lab.recipes.registry import Scale
 from ..lab.report.notation import error_note
@@ -102,6 +102,7 @@ def measure(record: RunRecord, evaluated: EvaluationRow | None) -> dict[str, flo
     return {
         "score": evaluated and evaluated.score,
         "forward_residual": evaluated and evaluated.forward_residual,
+        "forward_evals": evaluated and evaluated.forward_evals,
         "seconds_per_sample": evaluated and evaluated.seconds_per_sample,
         "early_residual": average(solved[:size], "forward_residual"),
         "early_evals": average(solved[:size], "forward_evals"),
@@ -114,6 +115,8 @@ def measure(record: RunRecord, evaluated: EvaluationRow | None) -> dict[str, flo
         "backward_evals": average(solved[-size:], "backward_evals"),
         "early_jacobian_norm": first and first.jacobian_norm,
         "jacobian_norm": last and last.jacobian_norm,
+        "validation_score": last and last.score,
+        "regularizer_weight": average(solved[-size:], "regularizer_weight"),
         "spectral_radius": last and last.spectral_radius,
         "spectral_radius_error": last and last.spectral_radius_error,
         "spectral_radius_unknown": last and last.spectral_radius_unknown,
@@ -126,10 +129,9 @@ def measure(record: RunRecord, evaluated: EvaluationRow | None) -> dict[str, flo
 
 def evaluate(path: Path, budgets: Sequence[int]) -> dict[int, EvaluationRow]:
     """Return what a run came to on test data, by budget; nothing for one that diverged before its first checkpoint."""
-    if not RunFolder(path).checkpoints().steps():
-        if RunRecord.read(path).has_diverged:
-            return {}
-        raise RunError(f"{path} has no checkpoint.")
+    record = RunRecord.read(path)
+    if record.has_diverged and record.evaluation is None and not RunFolder(path).checkpoints().steps():
+        return {}
     return {row.max_evals: row for row in complete_evaluation(path, budgets=budgets).rows}
 
 
@@ -226,5 +228,25 @@ class VariantSummary(Averages):
 class Summary(dict[str, VariantSummary]):
     """Summaries by the names of their variants."""
 
+    def __init__(
+        self,
+        rows: Iterable[tuple[str, VariantSummary]] = (),
+        *,
+        missing: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(rows)
+        self.missing = dict(missing)
+        """The runs that are not finished yet, by the names of their variants; some of these may have other seeds."""
+
     def __missing__(self, name: str) -> VariantSummary:
+        if name in self.missing:
+            raise MissingNumber(f"not finished yet: {', '.join(self.missing[name])}")
         raise MissingNumber("there is no such run at this scale")
+
+    def plans(self, name: str) -> bool:
+        """Return whether there is such a variant at this scale, be it finished or not."""
+        return name in self or name in self.missing
+
+    def map(self, change: Callable[[VariantSummary], VariantSummary]) -> "Summary":
+        """Return the summary with every row changed."""
+        return Summary(((name, change(row)) for name, row in self.items()), missing=self.missing)

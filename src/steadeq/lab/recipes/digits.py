@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...adjoints import Implicit
-from ...jacobian import JacobianRegularizer
+from ...jacobian import JacobianRegularizer, ResidualRegularizer, SpectralRegularizer
+from ...jacobian.schedules import ClosedLoop, Linear
 from ...models import preset
 from ...solvers import GMRES, Anderson
 from ..config import LoopConfig, TrainConfig
@@ -36,3 +39,40 @@ def digits_small_budget() -> TrainConfig:
 def digits_jr() -> TrainConfig:
     """A convolutional DEQ on handwritten digits, at 6 evaluations a solve, regularized."""
     return regularized(digits_small_budget(), weight=2.0)
+
+
+@recipe("digits-jr-linear", scale="cpu")
+def digits_jr_linear() -> TrainConfig:
+    """A convolutional DEQ on handwritten digits, with a weight of the penalty that grows in training."""
+    base = digits_jr()
+    return replace(base, regularizer=replace(base.regularizer, weight=1.0, schedule=Linear(end=3.0)))
+
+
+@recipe("digits-jr-closed-loop", scale="cpu")
+def digits_jr_closed_loop() -> TrainConfig:
+    """A convolutional DEQ on handwritten digits, with a penalty that a closed loop weighs by the residual."""
+    base = digits_jr()
+    return replace(base, regularizer=replace(base.regularizer, schedule=ClosedLoop()))
+
+
+@recipe("digits-jr-closed-loop-evals", scale="cpu")
+def digits_jr_closed_loop_evals() -> TrainConfig:
+    """A convolutional DEQ on handwritten digits, with a penalty that a closed loop weighs by the evaluations."""
+    base = digits()
+    # Solves may take more than the loop is to hold, or it could not tell whether they need them.
+    loop = ClosedLoop(observed="evals", target=6)
+    return replace(base, regularizer=replace(base.regularizer, weight=2.0, schedule=loop))
+
+
+@recipe("digits-spectral", scale="cpu")
+def digits_spectral() -> TrainConfig:
+    """A convolutional DEQ on handwritten digits, its spectral radius penalized as a closed loop says."""
+    penalty = SpectralRegularizer(weight=2.0, probability=0.4, schedule=ClosedLoop())
+    return replace(digits_small_budget(), regularizer=penalty)
+
+
+@recipe("digits-residual", scale="cpu")
+def digits_residual() -> TrainConfig:
+    """A convolutional DEQ on handwritten digits, its residual penalized as a closed loop says."""
+    penalty = ResidualRegularizer(weight=2.0, probability=0.4, schedule=ClosedLoop())
+    return replace(digits_small_budget(), regularizer=penalty)
