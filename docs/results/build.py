@@ -11,10 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from steadeq.paper import RESULTS
+from steadeq.lab.recipes.registry import Scale
+from steadeq.paper import RESULTS, PaperResult
+from steadeq.paper.ablations import reason
+from steadeq.paper.headlines import HEADLINES, of_paper, read_verdict, sum_up
 from steadeq.paper.language import POST, POST_JR, PRE, PRE_JR, STOPPED, TRANSFORMER_XL
-from steadeq.paper.result import Verdict, count, tally
+from steadeq.paper.result import Verdict, count, results_folder, tally
 from steadeq.paper.tables import CLAIM_TITLES, Column, claim_rows, markdown_table
 from steadeq.paper.variant import Summary
 from steadeq.paper.vision import MDEQ, MDEQ_JR
@@ -29,7 +33,10 @@ _HEADLINE = {
     "table1": ("WikiText-2, perplexity", 1, (TRANSFORMER_XL, POST, STOPPED, POST_JR, PRE, PRE_JR)),
     "table2": ("CIFAR-10, accuracy in %", 100, (MDEQ, MDEQ_STOPPED, MDEQ_JR)),
 }
-"""What is in the headline: the task, the factor of the score, and the variants."""
+"""What is in the headline of docs/index.md: the task, the factor of the score, and the variants."""
+_SCALES: tuple[Scale, ...] = ("day", "cpu")
+"""Those that were run."""
+_NOT_RUN = "not yet run"
 _PICTURES = {
     "fig1/forward_evaluations.png": "WikiText-2: evaluations of a solve over training",
     "table2/accuracy_by_evaluations.png": "CIFAR-10: accuracy against the evaluation budget",
@@ -38,12 +45,37 @@ _PICTURES = {
 
 def pages() -> dict[Path, str]:
     """Return all pages that hold numbers, with the tables as they must be."""
-    found = {PAGES / "index.md": {"overview": _overview()}}
+    overview = {"headlines": _headlines(), "overview": _overview(), "verdicts": _verdicts(), "reasons": _reasons()}
+    found = {PAGES / "index.md": overview}
     for name, result in RESULTS.items():
-        summary, verdicts = result.read(NUMBERS / name)
-        found[PAGES / f"{name}.md"] = {"table": result.table(summary), "claims": _claims(verdicts)}
+        blocks = {}
+        if "cpu" in result.scales:
+            table, claims = _made(result, "cpu")
+            blocks |= {"table": table, "claims": claims}
+        if "day" in result.scales:
+            blocks["day"] = "\n\n".join(filter(None, _made(result, "day")))
+        found[PAGES / f"{name}.md"] = blocks
     found[INDEX] = {"headline": _headline()}
     return {path: _fill(path.read_text(encoding="utf-8"), blocks) for path, blocks in found.items()}
+
+
+def _read(result: PaperResult[Any], scale: Scale) -> tuple[Any, list[Verdict]] | None:
+    """Return the summary and the verdicts of a result at a scale; None where it was not run."""
+    folder = results_folder(NUMBERS, result.name, scale)
+    return result.read(folder) if (folder / "summary.json").is_file() else None
+
+
+def _made(result: PaperResult[Any], scale: Scale) -> tuple[str, str]:
+    """Return the table and the claims of a result at a scale."""
+    found = _read(result, scale)
+    if found is None:
+        return f"{_NOT_RUN.capitalize()}.", ""
+    summary, verdicts = found
+    table = result.table(summary)
+    if isinstance(summary, Summary) and summary.missing:
+        runs = dict.fromkeys(f"`{name}`" for names in summary.missing.values() for name in names)
+        table += f"\n\nNot finished yet: {', '.join(runs)}."
+    return table, _claims(verdicts)
 
 
 def _fill(page: str, blocks: dict[str, str]) -> str:
@@ -57,13 +89,57 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
     return f"{markdown_table(CLAIM_TITLES, claim_rows(verdicts))}\n\n{tally(verdicts)}"
 
 
+def _headlines() -> str:
+    """Return what the paper is known for, and what became of it."""
+    rows, details = [], []
+    for number, headline in enumerate(HEADLINES, start=1):
+        found = {scale: [read_verdict(*claim, NUMBERS, scale) for claim in headline.claims] for scale in _SCALES}
+        rows.append([str(number), headline.text, headline.section, *(sum_up(found[scale]) for scale in _SCALES)])
+        for (result, claim), verdict in zip(headline.claims, found["day"], strict=True):
+            said = _NOT_RUN if verdict is None else f"{verdict.outcome} ({verdict.evidence})"
+            details.append(f"- {number}: [{result.title.partition(':')[0]}]({result.name}.md), {claim.text}: {said}.")
+    table = markdown_table(["", "the paper says", "section", *_SCALES], rows)
+    return "\n".join([table, "", "The numbers at the scale of a day that decide on them:", "", *details])
+
+
+def _verdicts() -> str:
+    """Return all claims, with what the paper's own numbers say, and ours at each scale."""
+    rows = []
+    for name, result in RESULTS.items():
+        for claim in result.claims:
+            ours = [_outcome(result, read_verdict(result, claim, NUMBERS, scale), scale) for scale in _SCALES]
+            rows.append([f"[{name}]({name}.md)", claim.text, claim.section, of_paper(result, claim), *ours])
+    return markdown_table(["", "claim", "section", "paper", *_SCALES], rows)
+
+
+def _outcome(result: PaperResult[Any], verdict: Verdict | None, scale: Scale) -> str:
+    if verdict is not None:
+        return verdict.outcome
+    return _NOT_RUN if scale in result.scales and _read(result, scale) is None else "-"
+
+
+def _reasons() -> str:
+    """Return why claims of the paper do not hold at the scale of a day, as far as experiments show it."""
+    rows = []
+    for name, result in RESULTS.items():
+        for claim in result.claims if "day" in result.scales else ():
+            verdict = read_verdict(result, claim, NUMBERS, "day")
+            if verdict is not None and (verdict.source, verdict.outcome) == ("paper", "does not hold"):
+                why = reason(result, claim, "day", NUMBERS)
+                rows.append([f"[{name}]({name}.md)", claim.text, verdict.evidence, why])
+    return markdown_table(["", "claim that does not hold at day", "numbers", "reason"], rows) if rows else "None so far."
+
+
 def _overview() -> str:
     rows, everything = [], []
     for name, result in RESULTS.items():
-        _, verdicts = result.read(NUMBERS / name)
+        scale: Scale = "cpu" if "cpu" in result.scales else result.scales[0]
+        found = _read(result, scale)
+        verdicts = [] if found is None else found[1]
         everything += verdicts
-        command = f"`steadeq reproduce {name}`, {result.duration('cpu')}"
-        counts = (count(verdicts, "paper"), count(verdicts, "own"))
+        option = "" if scale == "cpu" else f" --scale {scale}"
+        command = f"`steadeq reproduce {name}{option}`, {result.duration(scale)}"
+        counts = (count(verdicts, "paper"), count(verdicts, "own")) if found else (_NOT_RUN, _NOT_RUN)
         rows.append([f"[{result.title}]({name}.md)", result.statement, *counts, command])
     rows.append(["all", "", count(everything, "paper"), count(everything, "own"), "`steadeq reproduce all`"])
     return markdown_table(["", "what it is about", "the paper's claims that hold here", "our own", "rerun"], rows)

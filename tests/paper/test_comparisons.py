@@ -249,14 +249,14 @@ def test_fluctuation_is_that_of_the_last_tenth_of_training(tmp_path):
 
 def test_table1_and_table4_are_judged_by_the_numbers():
     good = [
-        row(TRANSFORMER_XL),
+        row(TRANSFORMER_XL, score=97.0),
         row(PRE, train_residual=0.2, train_evals=30.0),
         row(POST, score=100.0, seconds_per_step=2.0, train_residual=1e-3, time=3.1),
         row(STOPPED, score=110.0),
         row(PRE_JR, train_residual=1e-3, train_evals=10.0),
         row(POST_JR, score=101.0, seconds_per_step=1.0, train_residual=1e-3),
     ]
-    assert outcomes(TABLE1, summary(*good)) == [True] * 6
+    assert outcomes(TABLE1, summary(*good)) == [True] * 7
     bad = [
         row(TRANSFORMER_XL),
         row(PRE, train_residual=1e-3, train_evals=9.0),
@@ -265,7 +265,7 @@ def test_table1_and_table4_are_judged_by_the_numbers():
         row(PRE_JR, train_residual=0.2, train_evals=10.0),
         row(POST_JR, score=110.0, seconds_per_step=1.0, train_residual=1e-3),
     ]
-    assert outcomes(TABLE1, summary(*bad)) == [False] * 6
+    assert outcomes(TABLE1, summary(*bad)) == [False] * 7
 
     def further(small, twenty, longer):
         return outcomes(TABLE4, summary(*good, small, row(TWENTY, score=twenty), row(TWICE_AS_LONG, score=longer)))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from .adaptive_gamma import ADAPTIVE_GAMMA
+from .attention import ATTENTION
 from .column_sums import COLUMN_SUMS
 from .estimators import ESTIMATORS
 from .figure1 import FIGURE1, FIGURE1_CIFAR10
@@ -26,7 +28,7 @@ RESULTS: Mapping[str, PaperResult[Any]] = {
     for result in (
         *(FIGURE1, FIGURE1_CIFAR10, FIGURE34, FIGURE5, TABLE1, TABLE2, FIGURE6, FIGURE7),
         *(FIGURE8, TABLE3, TABLE4, FIGURE9, FIGURE9_CIFAR10, COLUMN_SUMS, MEMORY),
-        *(SLOPES_RESULT, ESTIMATORS, OPERATOR_NORM, RECEPTIVE_FIELD),
+        *(SLOPES_RESULT, ESTIMATORS, OPERATOR_NORM, RECEPTIVE_FIELD, ATTENTION, ADAPTIVE_GAMMA),
     )
 }
 """All results by name, in the order of the paper."""

@@ -21,7 +21,7 @@ from ..lab.serialization import command_line
 from ..lab.train.display import choose_display
 from . import RESULTS
 from .planned import PlannedRun, plan_runs, together
-from .result import HARDWARE, PaperResult, count, tally
+from .result import HARDWARE, PaperResult, count, results_folder, tally
 from .tables import CLAIM_TITLES, claim_rows
 
 
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
                 result.data(given.scale),
                 result.duration(given.scale),
                 _disk(result.runs(given.scale).values()),
-                _verdict(result, _folder(given, result.name)),
+                _verdict(result, results_folder(given.out, result.name, given.scale)),
             ]
             for result in found
         ]
@@ -137,7 +137,7 @@ def _show_plan(runs: Mapping[str, PlannedRun]) -> None:
 
 def _produce(given: Arguments, result: PaperResult[Any], paths: Mapping[str, Path]) -> None:
     """Make a result of the runs that are finished, and print what became of its claims."""
-    wanted, folder = result.runs(given.scale), _folder(given, result.name)
+    wanted, folder = result.runs(given.scale), results_folder(given.out, result.name, given.scale)
     missing = [name for name in wanted if name not in paths]
     if missing:
         print(f"{result.name}: {len(paths)} of {len(wanted)} runs are finished, and these are not: {', '.join(missing)}.")
@@ -149,10 +149,6 @@ def _produce(given: Arguments, result: PaperResult[Any], paths: Mapping[str, Pat
     print_table(CLAIM_TITLES, claim_rows(verdicts))
     print(tally(verdicts))
     print(f"Written to {folder}.")
-
-
-def _folder(given: Arguments, name: str) -> Path:
-    return given.out / name if given.scale == "cpu" else given.out / given.scale / name
 
 
 def _verdict(result: PaperResult[Any], folder: Path) -> str:

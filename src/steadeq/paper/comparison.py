@@ -15,7 +15,7 @@ from ..lab.report import RunGroup, curves, save_png
 from ..lab.runs import RunRecord
 from .result import HARDWARE, PaperResult, write_csv
 from .tables import Column, markdown_table
-from .variant import Measures, Summary, Variant, VariantSummary, evaluate, measure, plan
+from .variant import Measures, Summary, Variant, VariantSummary, evaluate, measure, plan, reported
 
 
 def _score_by_evals(groups: Sequence[RunGroup]) -> Figure | None:
@@ -128,6 +128,14 @@ class Comparison(PaperResult[Summary]):
     def draw(self, groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
         """Return the figures by their names; None where the runs recorded nothing to draw."""
         return {name: FIGURES[name](groups) for name in self.figures}
+
+    def of_paper(self) -> Summary:
+        """Return what the paper reports of these variants, as if it had been measured; most measures it has not."""
+        found: dict[str, VariantSummary] = {}
+        for variant in (variant for scale in self.scales for variant in self.variants(scale)):
+            if variant.paper and variant.name not in found:
+                found[variant.name] = reported(variant)
+        return Summary(found.items())
 
     def to_json(self, summary: Summary) -> dict[str, Any]:
         rows: dict[str, Any] = {"variants": [row.to_json() for row in summary.values()]}

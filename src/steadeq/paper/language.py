@@ -19,6 +19,7 @@ TRANSFORMER_XL, TIED = "Transformer-XL", "Transformer, one layer 12 times"
 TRANSFORMER_XL_SAME_BLOCK = "Transformer-XL, as large as the DEQ beside its words"
 ANDERSON, ANDERSON_JR = "DEQ (Post-LN), our solvers", "DEQ (Post-LN) + JR, our solvers"
 LINEAR, CLOSED_LOOP = "DEQ (Post-LN) + JR, linear schedule", "DEQ (Post-LN) + JR, closed loop"
+CLOSED_LOOP_EVALS = "DEQ (Post-LN) + JR, closed loop on evaluations"
 SPECTRAL, RESIDUAL = "DEQ (Post-LN) + spectral radius, closed loop", "DEQ (Post-LN) + residual, closed loop"
 AWD_QRNN, MEMORY_CORE = "AWD-QRNN (Bradbury et al., 2016)", "Relational Memory Core (Santoro et al., 2018)"
 MEGATRON = "Megatron-LM (Shoeybi et al., 2019)"
@@ -88,6 +89,7 @@ _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
         Variant(ANDERSON_JR, "wikitext2-deq-post-jr-anderson-day", 12, 25),
         Variant(LINEAR, "wikitext2-deq-post-jr-linear-day", 12, 28),
         Variant(CLOSED_LOOP, "wikitext2-deq-post-jr-closed-loop-day", 12, 28),
+        Variant(CLOSED_LOOP_EVALS, "wikitext2-deq-post-jr-closed-loop-evals-day", 12, 45),
         Variant(SPECTRAL, "wikitext2-deq-post-spectral-day", 12, 30),
         Variant(RESIDUAL, "wikitext2-deq-post-residual-day", 12, 27),
         Variant(NO_WEIGHT_NORM, "wikitext2-deq-post-no-weight-norm-day", 30, 62),

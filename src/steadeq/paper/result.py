@@ -222,6 +222,11 @@ class PaperResult(ABC, Generic[S]):
         return self.from_json(content), [Verdict(**verdict) for verdict in content["verdicts"]]
 
 
+def results_folder(out: Path, name: str, scale: Scale) -> Path:
+    """Return the folder of a result at a scale, in the folder of all of them."""
+    return out / name if scale == "cpu" else out / scale / name
+
+
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as CSV; a cell is empty where a row has no such column."""
     columns = list(dict.fromkeys(name for row in rows for name in row))

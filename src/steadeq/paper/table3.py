@@ -15,7 +15,7 @@ from .tables import markdown_table
 from .variant import Summary, Variant
 from .vision import MDEQ_JR, classifiers
 
-SMALL, MEDIUM, LARGE = 0.1, 0.6, 1.2
+GAMMAS = SMALL, MEDIUM, LARGE = 0.1, 0.6, 1.2
 BUDGETS = (1, 2, 3, 4, 5, 6)
 _FEW, _MANY = 3, 6
 _PAPER = {

@@ -1,5 +1,6 @@
 """Variants: which runs a row of a table stands for, what is measured of them, and means over seeds."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
@@ -223,6 +224,42 @@ class VariantSummary(Averages):
     recipe: str
     max_evals: int
     paper: Mapping[str, str]
+
+
+_REPORTED = re.compile(r"([\d.]+)(?: ± ([\d.]+))?(?:x|M| GB)?")
+_UNITS = {"num_parameters": 1e6, "memory_mb": 1024.0}
+
+
+def reported(variant: Variant) -> VariantSummary:
+    """Return what the paper reports of a variant, in our units.
+
+    Example:
+        >>> paper = {"score": "93.1 ± 0.3", "max_evals": "6"}
+        >>> found = reported(Variant("MDEQ + JR", "cifar10-mdeq-jr", seeds=(0, 1), paper=paper))
+        >>> found.show("score", digits=".3f"), found.max_evals
+        ('0.931 ± 0.003', 6)
+    """
+    is_accuracy = recipes.get(variant.recipe).build().data.task.metric == "accuracy"
+    spreads = {"diverged": Spread(mean=float("diverged" in variant.paper.values()), std=None, count=1)}
+    for name, text in variant.paper.items():
+        parts = _REPORTED.fullmatch(text)
+        if parts is not None:
+            unit = 0.01 if name == "score" and is_accuracy else _UNITS.get(name, 1.0)
+            mean, std = (None if part is None else unit * float(part) for part in parts.groups())
+            assert mean is not None
+            spreads[name] = Spread(mean=mean, std=std, count=1)
+    if "time" in spreads:
+        # Relative to another model, as are all claims on it.
+        spreads["seconds_per_step"] = spreads["time"]
+    budget = spreads.pop("max_evals", None)
+    return VariantSummary(
+        variant=variant.name,
+        recipe=variant.recipe,
+        max_evals=variant.max_evals if budget is None else round(budget.mean),
+        paper=variant.paper,
+        num_seeds=1,
+        spreads=spreads,
+    )
 
 
 class Summary(dict[str, VariantSummary]):

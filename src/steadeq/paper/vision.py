@@ -12,6 +12,7 @@ MDEQ, STOPPED, MDEQ_JR, WEIGHT_DECAY = "MDEQ", "MDEQ, hard-stopped", "MDEQ + JR"
 SMALL_BUDGET = "MDEQ, trained with few evaluations"
 ANDERSON, ANDERSON_JR = "MDEQ, our solvers", "MDEQ + JR, our solvers"
 LINEAR, CLOSED_LOOP = "MDEQ + JR, linear schedule", "MDEQ + JR, closed loop"
+CLOSED_LOOP_EVALS = "MDEQ + JR, closed loop on evaluations"
 SPECTRAL, RESIDUAL = "MDEQ + spectral radius, closed loop", "MDEQ + residual, closed loop"
 VIT, VIT_JR = "equilibrium Transformer", "equilibrium Transformer + JR"
 IMAGENETTE, IMAGENET, IMAGENET_LARGE = "Imagenette-64: ", "ImageNet, small: ", "ImageNet, large: "
@@ -70,6 +71,7 @@ _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
         Variant(ANDERSON_JR, "cifar10-mdeq-jr-anderson-day", 6, 21),
         Variant(LINEAR, "cifar10-mdeq-jr-linear-day", 6, 22),
         Variant(CLOSED_LOOP, "cifar10-mdeq-jr-closed-loop-day", 6, 22),
+        Variant(CLOSED_LOOP_EVALS, "cifar10-mdeq-jr-closed-loop-evals-day", 6, 32),
         Variant(SPECTRAL, "cifar10-mdeq-spectral-day", 6, 25),
         Variant(RESIDUAL, "cifar10-mdeq-residual-day", 6, 21),
         Variant(WEIGHT_DECAY, "cifar10-mdeq-weight-decay-day", 17, 42),

@@ -107,6 +107,14 @@ def cifar10_mdeq_jr_closed_loop_day() -> TrainConfig:
     return replace(cifar10_mdeq_jr_day(), regularizer=replace(_mdeq_penalty(), schedule=ClosedLoop()))
 
 
+@recipe("cifar10-mdeq-jr-closed-loop-evals-day", scale="day")
+def cifar10_mdeq_jr_closed_loop_evals_day() -> TrainConfig:
+    """CIFAR-10 with an MDEQ of two scales and a penalty that a closed loop weighs by the evaluations."""
+    # Solves may take more than the loop is to hold, or it could not tell whether they need them.
+    loop = ClosedLoop(observed="evals", target=6)
+    return replace(cifar10_mdeq_day(), regularizer=replace(_mdeq_penalty(), schedule=loop))
+
+
 @recipe("cifar10-mdeq-spectral-day", scale="day")
 def cifar10_mdeq_spectral_day() -> TrainConfig:
     """CIFAR-10 with an MDEQ of two scales, its spectral radius penalized as a closed loop says."""
@@ -261,6 +269,13 @@ def wikitext2_deq_post_jr_linear_day() -> TrainConfig:
 def wikitext2_deq_post_jr_closed_loop_day() -> TrainConfig:
     """WikiText-2 with a small post-LN DEQ-Transformer and a penalty that a closed loop weighs by the residual."""
     return replace(wikitext2_deq_post_jr_day(), regularizer=replace(_text_penalty(), schedule=ClosedLoop()))
+
+
+@recipe("wikitext2-deq-post-jr-closed-loop-evals-day", scale="day")
+def wikitext2_deq_post_jr_closed_loop_evals_day() -> TrainConfig:
+    """WikiText-2 with a small post-LN DEQ-Transformer and a penalty that a closed loop weighs by the evaluations."""
+    loop = ClosedLoop(observed="evals", target=_SMALL)
+    return replace(wikitext2_deq_post_day(), regularizer=replace(_text_penalty(), schedule=loop))
 
 
 @recipe("wikitext2-deq-post-spectral-day", scale="day")
