@@ -125,7 +125,7 @@ def made_up_result():
                 section="5.2",
                 holds=lambda s: True,
                 evidence=lambda s: "",
-                applies=lambda s: "another" in s,
+                applies=lambda s: s.plans("another"),
             ),
         ],
         columns=[Column(title="error", measure="score", digits=".3f", beside_paper="error in the paper")],

@@ -28,11 +28,13 @@ def test_a_page_has_the_numbers_of_the_files(name, pages):
 def test_every_result_has_numbers_a_page_and_a_line_in_the_overview():
     overview = (ROOT / "docs" / "results" / "index.md").read_text(encoding="utf-8")
     for name, result in RESULTS.items():
-        assert (ROOT / "results" / name / "summary.json").is_file(), name
         page = (ROOT / "docs" / "results" / f"{name}.md").read_text(encoding="utf-8")
         assert page.startswith(f"# {result.title}\n"), name
         assert f"({name}.md)" in overview
-        for mark in ("table", "claims"):
+        cpu, day = (scale in result.scales for scale in ("cpu", "day"))
+        if cpu:
+            assert (ROOT / "results" / name / "summary.json").is_file(), name
+        for mark in (*(("table", "claims") if cpu else ()), *(("day",) if day else ())):
             assert page.count(f"<!-- {mark} -->") == page.count(f"<!-- /{mark} -->") == 1
 
 
@@ -61,3 +63,12 @@ def test_every_link_on_a_page_leads_somewhere(path):
         assert target.exists(), link
         headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), flags=re.M) if anchor else []
         assert not anchor or anchor in [heading.lower().replace(" ", "-") for heading in headings], link
+
+
+def test_the_overview_begins_with_the_headlines_and_has_every_claim():
+    overview = (ROOT / "docs" / "results" / "index.md").read_text(encoding="utf-8")
+    marks = [overview.index(f"<!-- {mark} -->") for mark in ("headlines", "overview", "verdicts", "reasons")]
+    assert marks == sorted(marks)
+    for result in RESULTS.values():
+        for claim in result.claims:
+            assert claim.text.replace("|", "\\|") in overview

@@ -8,13 +8,21 @@ from typing import get_args
 import pytest
 from paper.made_up import outcomes
 
-from steadeq.lab.runs import Spread, spread
+from steadeq.lab.archive import FILES
+from steadeq.lab.runs import RunRecord, Spread, spread
 from steadeq.paper import RESULTS
 from steadeq.paper.figure5 import FIGURE5, GammaSummary
-from steadeq.paper.result import Source, Threshold, Verdict, count, tally
+from steadeq.paper.result import Source, Threshold, Verdict, count, results_folder, tally
 from steadeq.paper.variant import Averages
 
 FOLDER = Path(__file__).parents[2] / "results"
+PUBLISHED = [
+    (name, scale)
+    for name, result in RESULTS.items()
+    for scale in result.scales
+    if (results_folder(FOLDER, name, scale) / "summary.json").is_file()
+]
+"""All results that were made, with their scales."""
 
 
 def test_the_spread_is_that_of_the_seeds():
@@ -28,10 +36,10 @@ def test_averages_are_read_as_they_were_written():
         assert Averages.from_json(row.to_json()) == row
 
 
-@pytest.mark.parametrize("name", RESULTS)
-def test_claims_come_to_the_verdicts_that_are_published(name):
+@pytest.mark.parametrize(("name", "scale"), PUBLISHED)
+def test_claims_come_to_the_verdicts_that_are_published(name, scale):
     result = RESULTS[name]
-    summary, verdicts = result.read(FOLDER / name)
+    summary, verdicts = result.read(results_folder(FOLDER, name, scale))
     assert result.judge(summary) == verdicts
 
 
@@ -72,18 +80,19 @@ def test_claims_of_the_paper_and_our_own_are_counted_apart():
     assert tally([verdict("holds")]) == "Claims of the paper that hold: 1 of 1."
 
 
-@pytest.mark.parametrize("name", RESULTS)
-def test_the_csv_file_has_the_numbers_of_the_summary(name, tmp_path):
-    summary, _ = RESULTS[name].read(FOLDER / name)
+@pytest.mark.parametrize(("name", "scale"), PUBLISHED)
+def test_the_csv_file_has_the_numbers_of_the_summary(name, scale, tmp_path):
+    folder = results_folder(FOLDER, name, scale)
+    summary, _ = RESULTS[name].read(folder)
     RESULTS[name].write_csv(summary, tmp_path / "summary.csv")
-    assert (FOLDER / name / "summary.csv").read_text() == (tmp_path / "summary.csv").read_text()
-    with (FOLDER / name / "summary.csv").open() as file:
+    assert (folder / "summary.csv").read_text() == (tmp_path / "summary.csv").read_text()
+    with (folder / "summary.csv").open() as file:
         assert list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("name", RESULTS)
-def test_a_table_fits_on_a_page(name):
-    summary, _ = RESULTS[name].read(FOLDER / name)
+@pytest.mark.parametrize(("name", "scale"), PUBLISHED)
+def test_a_table_fits_on_a_page(name, scale):
+    summary, _ = RESULTS[name].read(results_folder(FOLDER, name, scale))
     assert all(line.count(" | ") <= 6 for line in RESULTS[name].table(summary).splitlines())
 
 
@@ -105,3 +114,13 @@ def test_runs_of_the_synthetic_study_differ_in_what_they_are_about():
     assert {config.regularizer.weight for config in configs.values()} == {0, 1, 2, 4}
     assert len({(config.regularizer.weight, config.loop.seed) for config in configs.values()}) == 12
     assert list(configs)[:2] == ["synthetic-gamma0-seed0", "synthetic-gamma0-seed1"]
+
+
+def test_archived_runs_are_small_and_say_nothing_about_the_machine():
+    for path in (FOLDER / "runs").glob("*"):
+        record = RunRecord.read(path)
+        assert record.is_finished or record.has_diverged, path
+        assert not record.problems
+        assert not any(session.arguments for session in record.sessions)
+        assert sum(file.stat().st_size for file in path.iterdir()) < 200_000, path
+        assert {file.name for file in path.iterdir()} <= {*FILES, "environment.json"}

@@ -53,6 +53,7 @@ class AbstractRegularizer(ABC):
     probability_schedule: AbstractSchedule = Constant()  # noqa: RUF009 (frozen)
     """Schedule that moves the probability of the penalty (p) during training; any but ClosedLoop."""
     _state: State = field(init=False, repr=False, compare=False)
+    _first_loss: Tensor | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         check_not_negative("weight", self.weight)
@@ -121,7 +122,19 @@ class AbstractRegularizer(ABC):
             first = leaves(eq.z)[0]
             return torch.zeros((), dtype=first.dtype, device=first.device), None
         penalty = self.penalty(eq, generator=generator)
+        if task_loss is not None and self.schedule.is_closed_loop:
+            task_loss = self._scale(torch.as_tensor(task_loss).detach().abs())
         return self.schedule.weigh(penalty, self.gamma(step), task_loss), penalty.detach()
+
+    def _scale(self, task_loss: Tensor) -> Tensor:
+        """Return the task loss, or that of the first step with a penalty where this was larger.
+
+        A loss that goes to zero, as that of a network which knows its training data by heart, says nothing about how
+        strong a penalty may be: a share of it would switch the penalty off when it is needed most.
+        """
+        if self._first_loss is None and bool(task_loss.isfinite()):
+            self._first_loss = task_loss.clone()
+        return task_loss if self._first_loss is None else torch.maximum(task_loss, self._first_loss.to(task_loss))
 
     def gamma(self, step: int) -> float:
         """Return the weight at a step."""
@@ -190,11 +203,14 @@ class AbstractRegularizer(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs."""
-        return {"schedule": list(self._state)}
+        first = None if self._first_loss is None else float(self._first_loss)
+        return {"schedule": list(self._state), "first_loss": first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         self._state = tuple(map(float, state["schedule"]))
+        first = state.get("first_loss")
+        self._first_loss = None if first is None else torch.tensor(first)
 
 
 @dataclass(kw_only=True)

@@ -231,7 +231,8 @@ class ClosedLoop(AbstractSchedule):
     maximum: float = 100.0
     """Largest weight of the penalty (gamma)."""
     max_share: float = 0.5
-    """Most that the penalty may be in the loss, as a multiple of the task loss (`task_loss` of the call)."""
+    """Most that the penalty may be in the loss, as a multiple of the task loss (`task_loss` of the call), or of that at
+    the first step with a penalty where this was larger."""
 
     def __post_init__(self) -> None:
         for name in ("target", "rate", "gain", "minimum", "max_share"):
@@ -273,7 +274,7 @@ class ClosedLoop(AbstractSchedule):
         return base, min(max(base * math.exp(self.gain * error), self.minimum), self.maximum)
 
     def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None) -> Tensor:
-        """Return the term of the loss, held below a share of the task loss."""
+        """Return the term of the loss, held below a share of a task loss: the regularizer says of which."""
         if task_loss is None:
             return weight * penalty
         limit = self.max_share * torch.as_tensor(task_loss).detach().abs() / penalty.detach()
