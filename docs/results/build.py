@@ -96,8 +96,9 @@ def _headlines() -> str:
         found = {scale: [read_verdict(*claim, NUMBERS, scale) for claim in headline.claims] for scale in _SCALES}
         rows.append([str(number), headline.text, headline.section, *(sum_up(found[scale]) for scale in _SCALES)])
         for (result, claim), verdict in zip(headline.claims, found["day"], strict=True):
-            said = _NOT_RUN if verdict is None else f"{verdict.outcome} ({verdict.evidence})"
-            details.append(f"- {number}: [{result.title.partition(':')[0]}]({result.name}.md), {claim.text}: {said}.")
+            if verdict is not None:
+                place, said = f"[{result.title.partition(':')[0]}]({result.name}.md)", verdict.outcome
+                details.append(f"- {number}: {place}, {claim.text}: {said} ({verdict.evidence}).")
     table = markdown_table(["", "the paper says", "section", *_SCALES], rows)
     return "\n".join([table, "", "The numbers at the scale of a day that decide on them:", "", *details])
 
@@ -127,7 +128,9 @@ def _reasons() -> str:
             if verdict is not None and (verdict.source, verdict.outcome) == ("paper", "does not hold"):
                 why = reason(result, claim, "day", NUMBERS)
                 rows.append([f"[{name}]({name}.md)", claim.text, verdict.evidence, why])
-    return markdown_table(["", "claim that does not hold at day", "numbers", "reason"], rows) if rows else "None so far."
+    return (
+        markdown_table(["", "claim that does not hold at day", "numbers", "reason"], rows) if rows else "None so far."
+    )
 
 
 def _overview() -> str:

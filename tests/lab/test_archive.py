@@ -35,7 +35,9 @@ def test_an_archived_run_says_what_the_run_says(run, tmp_path):
 
 def test_nothing_of_the_command_line_is_archived(run, tmp_path):
     file = run / "environment.json"
-    sessions = [replace(one, arguments=("digits", "--out", "/home/somebody/run")) for one in RunRecord.read(run).sessions]
+    sessions = [
+        replace(one, arguments=("digits", "--out", "/home/somebody/run")) for one in RunRecord.read(run).sessions
+    ]
     file.write_text(sessions_to_json(sessions))
     archive_run(run, tmp_path / "kept")
     assert all("somebody" not in path.read_text() for path in (tmp_path / "kept").iterdir())

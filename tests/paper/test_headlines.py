@@ -9,11 +9,11 @@ from steadeq.paper import RESULTS, ablations
 from steadeq.paper.ablations import NOT_FOUND, Ablation, reason
 from steadeq.paper.comparison import Comparison
 from steadeq.paper.headlines import HEADLINES, claim_of, of_paper, read_verdict
+from steadeq.paper.language import POST, POST_JR
 from steadeq.paper.result import results_folder
 from steadeq.paper.table1 import TABLE1
 from steadeq.paper.table2 import TABLE2
 from steadeq.paper.tables import PERPLEXITY
-from steadeq.paper.language import POST, POST_JR
 
 NUMBERS = Path(__file__).parents[2] / "results"
 

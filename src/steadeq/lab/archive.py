@@ -22,8 +22,8 @@ _PLACE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]|file:")
 def archive_run(path: Path, target: Path) -> None:
     """Copy what a finished run recorded into another folder, which `RunRecord.read` reads as it reads the run's own.
 
-    Nothing about the machine is kept but its kind: neither arguments of the command line nor, in any file, the name of a
-    folder; a run whose config has one is refused.
+    Nothing about the machine is kept but its kind: no arguments of the command line, and no name of a folder, so that a
+    run whose config has one is refused.
 
     Args:
         path: The run's folder; the run is finished, or it diverged.

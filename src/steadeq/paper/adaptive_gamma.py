@@ -1,4 +1,4 @@
-"""Adaptive gamma, which the paper leaves to future work: closed loops and other penalties beside the best fixed gamma."""
+"""Adaptive gamma, which the paper leaves to future work: closed loops beside the best fixed gamma."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -181,7 +181,9 @@ def draw(data: DataSet, curves: Mapping[str, Curve]) -> Figure:
         if front:
             front.append((points[-1][0], front[-1][1]))
             x, y = zip(*front, strict=True)
-            axes.step(x, [factor * value for value in y], where="post", color=GRAY, linewidth=5, alpha=0.3, label="best")
+            axes.step(
+                x, [factor * value for value in y], where="post", color=GRAY, linewidth=5, alpha=0.3, label="best"
+            )
         for index, (name, found) in enumerate(curves.items()):
             x, y = zip(*found.values(), strict=True) if found else ((), ())
             axes.plot(x, [factor * value for value in y], **{**look(index), "marker": "o", "markersize": 3}, label=name)
@@ -216,7 +218,9 @@ class _AdaptiveGamma(Comparison):
                     curves[variant.name] = curve([evaluate(runs[name], budgets) for name in names])
             for name, points in curves.items():
                 row = summary[data.named(name)]
-                more = {"quality": row.scaled("score", 100 if data.is_accuracy else 1)} if "score" in row.spreads else {}
+                more = (
+                    {"quality": row.scaled("score", 100 if data.is_accuracy else 1)} if "score" in row.spreads else {}
+                )
                 plain = summary.get(data.named(NONE))
                 if plain is not None and "score" in plain.spreads:
                     needed = evals_needed(points, data, plain.mean("score"))
@@ -286,7 +290,9 @@ def _claims_about(data: DataSet) -> tuple[Claim[Summary], ...]:
         ),
         claim("and no more than the linear schedule", "evaluations", LOOP, LINEAR),
         Claim(
-            data.named("a closed loop on the number of evaluations holds it (within 10% in the last tenth of training)"),
+            data.named(
+                "a closed loop on the number of evaluations holds it (within 10% in the last tenth of training)"
+            ),
             section="B.3",
             source="own",
             threshold="stated before",
@@ -295,13 +301,13 @@ def _claims_about(data: DataSet) -> tuple[Claim[Summary], ...]:
             applies=lambda s: s.plans(data.named(NONE)),
         ),
         claim(
-            "a penalty on the spectral radius needs no more evaluations for that quality than one on the Frobenius norm",
+            "a penalty on the spectral radius needs no more evaluations for it than one on the Frobenius norm",
             "evaluations",
             SPECTRAL,
             LOOP,
         ),
         claim(
-            "a penalty on the residual needs no more evaluations for that quality than one on the Frobenius norm",
+            "a penalty on the residual needs no more evaluations for it than one on the Frobenius norm",
             "evaluations",
             RESIDUAL,
             LOOP,

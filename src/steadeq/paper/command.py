@@ -103,9 +103,7 @@ def run(arguments: Sequence[str]) -> int:
             for command in commands({name: run.config for name, run in missing.items()}, given.runs):
                 print(shlex.join(["torchrun", "--nproc-per-node", "4", "-m", "steadeq", "train", *command]))
             return 0
-        complete_runs(
-            {run.path: run.config for run in missing.values()}, num_jobs=given.jobs, display=choose_display()
-        )
+        complete_runs({run.path: run.config for run in missing.values()}, num_jobs=given.jobs, display=choose_display())
     for result in chosen:
         plan = plans[result.name].items()
         paths = {name: run.path for name, run in plan if run.is_done or not given.finished_only}
@@ -140,7 +138,9 @@ def _produce(given: Arguments, result: PaperResult[Any], paths: Mapping[str, Pat
     wanted, folder = result.runs(given.scale), results_folder(given.out, result.name, given.scale)
     missing = [name for name in wanted if name not in paths]
     if missing:
-        print(f"{result.name}: {len(paths)} of {len(wanted)} runs are finished, and these are not: {', '.join(missing)}.")
+        print(
+            f"{result.name}: {len(paths)} of {len(wanted)} runs are finished, and these are not: {', '.join(missing)}."
+        )
         if not paths or not result.can_be_partial:
             why = "it needs all of its runs" if paths else "none of its runs is finished"
             print(f"{result.name} is left out: {why}.")

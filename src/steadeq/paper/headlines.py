@@ -98,7 +98,7 @@ HEADLINES = (
         ),
     ),
     Headline(
-        text="In one dimension one can see it: the penalty flattens f, so that fewer evaluations reach the fixed point.",
+        text="In one dimension one can see it: the penalty flattens f, so that a solve needs fewer evaluations.",
         section="5.1",
         claims=(
             claim_of(FIGURE5, "every gamma fits the target"),
@@ -116,7 +116,7 @@ def read_verdict(result: PaperResult[Any], claim: Claim[Any], numbers: Path, sca
     Of results that are the same at every scale, there is one verdict.
     """
     folder = results_folder(numbers, result.name, "cpu" if result.scales == ("cpu",) else scale)
-    if scale not in result.scales and result.scales != ("cpu",) or not (folder / "summary.json").is_file():
+    if (scale not in result.scales and result.scales != ("cpu",)) or not (folder / "summary.json").is_file():
         return None
     _, verdicts = result.read(folder)
     return next((verdict for verdict in verdicts if verdict.claim == claim.text), None)

@@ -67,7 +67,7 @@ def plan_runs(result: PaperResult[Any], scale: Scale, *, runs: Path, archive: Pa
 
 
 def together(plans: Iterable[Mapping[str, PlannedRun]]) -> dict[str, PlannedRun]:
-    """Return the runs of several results by name; one that some result needs with its weights is not an archived one."""
+    """Return the runs of several results by name; one that is needed with its weights is no archived one."""
     found: dict[str, PlannedRun] = {}
     for name, run in (item for plan in plans for item in plan.items()):
         known = found.get(name, run)
