@@ -10,6 +10,7 @@ from paper.made_up import complete, outcomes, row, summary
 
 from steadeq import OneStep, Picard, Unrolled
 from steadeq.lab import recipes
+from steadeq.lab.archive import archive_run
 from steadeq.lab.report import RunGroup
 from steadeq.lab.report.bars import Bars, bars_figure
 from steadeq.lab.runner import complete_evaluation
@@ -216,6 +217,14 @@ def test_figure6_is_made_of_finished_runs(tmp_path):
     assert 0 < plain["step_mb"] < regularized["step_mb"], "the penalty needs its own graph"
     assert (tmp_path / "out" / "bars.png").is_file()
     assert "training step, MB" in result.table(result.from_json(content))
+    # Costs are measured once, so that they can be had without the weights.
+    for name, path in runs.items():
+        archive_run(path, tmp_path / "kept" / name)
+        assert result.can_use(name, tmp_path / "kept" / name, "cpu")
+    assert result.produce({name: tmp_path / "kept" / name for name in runs}, tmp_path / "again", "cpu") == verdicts
+    assert json.loads((tmp_path / "again" / "summary.json").read_text()) == content
+    (tmp_path / "kept" / next(iter(runs)) / "costs.json").unlink()
+    assert not result.can_use(next(iter(runs)), tmp_path / "kept" / next(iter(runs)), "cpu")
 
 
 @pytest.mark.usefixtures("cifar")

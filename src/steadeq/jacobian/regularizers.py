@@ -210,7 +210,7 @@ class AbstractRegularizer(ABC):
         """Continue from a checkpoint."""
         self._state = tuple(map(float, state["schedule"]))
         first = state.get("first_loss")
-        self._first_loss = None if first is None else torch.tensor(first)
+        self._first_loss = None if first is None else torch.tensor(first, dtype=torch.float64)
 
 
 @dataclass(kw_only=True)

@@ -21,9 +21,11 @@ _SECONDS = Column(title="inference, ms per image", measure="inference_seconds", 
 _MEMORY = Column(title="training step, MB", measure="step_mb", digits=".0f")
 
 
-def draw(summary: Summary) -> Figure:
-    """Return the bars of all rows that have these numbers; lower is better in all of them."""
+def draw(summary: Summary) -> Figure | None:
+    """Return the bars of all rows that have these numbers, if there are any; lower is better in all of them."""
     rows = [row for row in summary.values() if "error" in row.spreads]
+    if not rows:
+        return None
     labels = [f"{row.variant} ({row.max_evals} NFE)" if row.max_evals else row.variant for row in rows]
 
     def bars(column: Column, errors: list[float] | None = None) -> Bars:
