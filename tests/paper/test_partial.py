@@ -4,13 +4,15 @@ import json
 from dataclasses import replace
 
 import pytest
+from lab.train.runs import Crash, tiny_config, train_until
 from paper.made_up import complete, row, summary
 from paper.test_comparisons import made_up_result, short, with_weight
 
 from steadeq.lab.archive import archive_run
 from steadeq.lab.cli.main import main
+from steadeq.lab.runner import run_state
 from steadeq.paper import RESULTS, command
-from steadeq.paper.planned import plan_runs, together
+from steadeq.paper.planned import PlannedRun, plan_runs, together
 from steadeq.paper.table1 import TABLE1, add_times
 from steadeq.paper.table2 import TABLE2
 from steadeq.paper.table3 import TABLE3
@@ -132,6 +134,19 @@ def test_a_run_that_one_result_needs_with_its_weights_is_no_archived_one(tmp_pat
     for plans in ((whole, archived), (archived, whole)):
         found = together(plans)
         assert {(run.is_archived, run.minutes) for run in found.values()} == {(False, 3.0)}
+
+
+def test_a_run_that_was_interrupted_takes_the_rest_of_its_time(tmp_path):
+    config = tiny_config()
+    with pytest.raises(Crash):
+        train_until(config, tmp_path / "run", crash_at=6)
+    options = {"config": config, "path": tmp_path / "run", "is_archived": False}
+    state = run_state(tmp_path / "run", config)
+    step = int(state.removeprefix("at step "))
+    assert PlannedRun(state=state, minutes=12.0, **options).minutes_left == pytest.approx(12 - step)
+    assert PlannedRun(state="missing", minutes=12.0, **options).minutes_left == 12
+    assert PlannedRun(state="finished", minutes=12.0, **options).minutes_left == 0
+    assert PlannedRun(state="missing", minutes=None, **options).minutes_left == 0
 
 
 def test_a_day_is_enough_for_everything(tmp_path):
