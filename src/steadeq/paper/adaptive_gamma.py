@@ -51,7 +51,8 @@ class DataSet:
 
     def is_kept(self, quality: float, than: float) -> bool:
         """Return whether a quality is another one, or better, but for the tolerance."""
-        return quality >= than - 0.01 if self.is_accuracy else quality <= 1.01 * than
+        # A point less is within a point, however the difference of two accuracies is rounded.
+        return quality - than >= -0.01 - 1e-9 if self.is_accuracy else quality <= 1.01 * than
 
     def best_fixed(self, summary: Summary) -> VariantSummary:
         """Return the row of the largest fixed gamma that keeps the quality of the best one on validation data."""
