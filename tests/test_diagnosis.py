@@ -392,11 +392,27 @@ def test_a_lazy_identity_is_found_out():
     assert (deaf.input_effect < 1e-6).all()
     assert (deaf.movement > 0.01).all()
 
+    slow = diagnose(lambda z, x: z + 1e-6, z, x, max_products=0)
+    assert slow.verdicts == [DRIFTS] * 4
+    assert "Iterating does nothing for 4 of 4 samples" in str(slow)
+
     honest = diagnose(lambda z, x: torch.tanh(0.9 * z + x), torch.zeros_like(z), x)
     assert (honest.movement_after_one > 0.01).all()
     assert (honest.input_effect > 0.01).all()
     for phrase in ("does nothing", "One evaluation", "do not depend", "nearly a fixed point"):
         assert phrase not in str(honest)
+
+
+@pytest.mark.parametrize("max_evals", [60, 61])
+@pytest.mark.parametrize("name", ["quarter turn", "fifth of a turn", "sign flip"])
+def test_a_cycle_that_is_back_at_its_start_is_not_called_idle(name, max_evals):
+    f, dim, _, period = MAPS[name]
+    diagnosis = diagnose(f, *samples(dim), max_evals=max_evals, max_products=0)
+    assert diagnosis.period.tolist() == [period] * 4
+    nearest = diagnosis.movement if max_evals == 60 else diagnosis.movement_after_one
+    assert (nearest < 1e-6).all(), "the end was chosen to be where the loop began, or one evaluation later"
+    for phrase in ("does nothing", "One evaluation", "do not depend"):
+        assert phrase not in str(diagnosis)
 
 
 def test_without_other_inputs_their_effect_is_unknown():

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from steadeq import Equilibrium, JacobianRegularizer, ResidualRegularizer
+from steadeq.jacobian import AbstractRegularizer
 
 DIM, NUM_LOOPS = 6, 4
 
@@ -29,10 +31,10 @@ class Block(nn.Module):
 class LoopedModel(nn.Module):
     """A block iterated by hand; returns the loss with two penalties."""
 
-    def __init__(self) -> None:
+    def __init__(self, *regularizers: AbstractRegularizer) -> None:
         super().__init__()
         self.encoder, self.block, self.head = nn.Linear(DIM, DIM), Block(), nn.Linear(DIM, 1)
-        self.regularizers = (
+        self.regularizers = regularizers or (
             JacobianRegularizer(weight=0.3, estimator="difference"),
             ResidualRegularizer(weight=0.2),
         )
@@ -46,9 +48,16 @@ class LoopedModel(nn.Module):
         return self.head(z).square().mean() + sum(regularizer(eq, step=0) for regularizer in self.regularizers)
 
 
-def make_model() -> LoopedModel:
+def make_model(*regularizers: AbstractRegularizer) -> LoopedModel:
     torch.manual_seed(11)
-    return LoopedModel().double()
+    return LoopedModel(*regularizers).double()
+
+
+def shard(model: LoopedModel, world_size: int) -> LoopedModel:
+    mesh = init_device_mesh("cpu", (world_size,))
+    for module in (model.block, model):
+        fully_shard(module, mesh=mesh)
+    return model
 
 
 def make_batch() -> torch.Tensor:
@@ -68,11 +77,14 @@ def main(rank: int, world_size: int, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=world_size)
     batch = make_batch().chunk(world_size)[rank]
-    results = {"ddp": gradients(DistributedDataParallel(make_model()), batch)}
-    sharded, mesh = make_model(), init_device_mesh("cpu", (world_size,))
-    for module in (sharded.block, sharded):
-        fully_shard(module, mesh=mesh)
-    results["fsdp"] = gradients(sharded, batch)
+    results: dict[str, Any] = {"ddp": gradients(DistributedDataParallel(make_model()), batch)}
+    results["fsdp"] = gradients(shard(make_model(), world_size), batch)
+    exact = JacobianRegularizer(weight=0.3)
+    results["exact, ddp"] = gradients(DistributedDataParallel(make_model(exact)), batch)
+    try:
+        gradients(shard(make_model(exact), world_size), batch)
+    except RuntimeError as error:
+        results["exact, fsdp"] = str(error)
     torch.save(results, folder / f"rank{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

@@ -11,6 +11,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from steadeq import Equilibrium, JacobianRegularizer, PrecisionWarning, RandomnessWarning, jacobian_penalty
+from steadeq.jacobian import _differences
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_said(monkeypatch):
+    monkeypatch.setattr(_differences, "_said", set())
 
 
 def penalty(eq, **options):
@@ -151,6 +157,17 @@ def test_every_leaf_of_a_nested_state_counts():
     assert penalty(Equilibrium.at(f, z)).item() == pytest.approx((4 * 4 + 18 * 9) / 22)
 
 
+def test_a_map_that_writes_to_its_state_is_no_exception():
+    W, z = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4)
+    kept = z.clone()
+    found = [
+        torch.autograd.grad(penalty(Equilibrium.at(f, z), generator=seeded()), W)[0]
+        for f in (lambda z: z.mul_(0.5) @ W.T, lambda z: 0.5 * z @ W.T)
+    ]
+    torch.testing.assert_close(*found)
+    assert torch.equal(z, kept)
+
+
 def test_a_sample_does_not_feel_its_neighbors():
     M = matrices(batch=3)
     other = M.clone()
@@ -257,6 +274,14 @@ class TestPrecision:
         with pytest.warns(PrecisionWarning, match=r'^The Jacobian is so small that estimator="difference" sees .*\.$'):
             penalty(Equilibrium.at(lambda z, x: x + slope * z, z, x))
 
+    def test_it_is_said_once_even_if_somebody_touches_the_filters(self):
+        z, x = torch.randn(2, 4, 256, dtype=torch.bfloat16)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                penalty(Equilibrium.at(lambda z, x: x + 0 * z, z, x))
+        assert [warning.category for warning in said] == [PrecisionWarning]
+
     @pytest.mark.parametrize(("slope", "dtype"), [(0.3, torch.bfloat16), (1e-5, torch.float32), (0.0, torch.float64)])
     def test_other_jacobians_are_not(self, slope, dtype):
         z, x = torch.randn(2, 4, 256).to(dtype)
@@ -266,8 +291,10 @@ class TestPrecision:
         assert found == pytest.approx(slope**2, rel=0.1)
 
 
-# The compiler warns of itself.
-quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+# The compiler warns of itself, and looks at gradients of states that are no leaves.
+quiet = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:The .grad attribute of a Tensor that is not a leaf"
+)
 
 
 class Block(nn.Module):
@@ -309,9 +336,12 @@ class TestCellsWithoutSecondDerivatives:
         assert_same(value_and_gradients(block, block, z, x), expected)
         assert all(gradient.abs().sum() > 0 for gradient in expected)
 
-    def test_activation_checkpointing(self, block):
+    # A detached state gives the reentrant kind no reason to record the parameters.
+    @pytest.mark.parametrize("use_reentrant", [False, True])
+    def test_activation_checkpointing(self, use_reentrant, block):
         block, z, x, expected = block
-        assert_same(value_and_gradients(lambda *a: checkpoint(block, *a, use_reentrant=False), block, z, x), expected)
+        frugal = lambda *a: checkpoint(block, *a, use_reentrant=use_reentrant)  # noqa: E731
+        assert_same(value_and_gradients(frugal, block, z, x), expected)
 
     def test_checkpointing_repeats_the_masks_too(self):
         cell = nn.Sequential(nn.Linear(20, 20), nn.Dropout(0.5), nn.Linear(20, 20))
@@ -357,6 +387,9 @@ class TestCellsWithoutSecondDerivatives:
         compiled = torch.compile(nn.Linear(4, 4), backend="aot_eager")
         with pytest.raises(RuntimeError, match=r'compiled code.*estimator="difference"'):
             jacobian_penalty(Equilibrium.at(compiled, torch.randn(2, 4)))
+        reentrant = lambda z: checkpoint(nn.functional.tanh, z, use_reentrant=True)  # noqa: E731
+        with pytest.raises(RuntimeError, match=r'use_reentrant=False.*estimator="difference"'):
+            jacobian_penalty(Equilibrium.at(reentrant, torch.randn(2, 4)))
 
     def test_the_regularizer_hands_it_on(self, block):
         block, z, x, expected = block

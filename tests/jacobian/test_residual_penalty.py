@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from steadeq import (
     Anderson,
@@ -81,6 +82,17 @@ def test_it_costs_one_evaluation_and_keeps_its_precision_under_autocast():
     # What bfloat16 makes of z.
     expected = (z.bfloat16().float() - z).square().sum(dim=1) / z.bfloat16().float().square().sum(dim=1)
     assert value.item() == pytest.approx(expected.mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpointed_maps_have_its_gradient(use_reentrant):
+    cell, z = torch.nn.Linear(5, 5), torch.randn(3, 5)
+    frugal = lambda z: checkpoint(cell, z, use_reentrant=use_reentrant)  # noqa: E731
+    found = [torch.autograd.grad(residual_penalty(Equilibrium.at(cell, z)), list(cell.parameters()))]
+    cell.zero_grad()
+    residual_penalty(Equilibrium.at(frugal, z)).backward()
+    for expected, parameter in zip(found[0], cell.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected)
 
 
 def test_every_leaf_of_a_nested_state_counts():

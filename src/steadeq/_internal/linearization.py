@@ -59,6 +59,8 @@ class Linearization:
             if "donated buffers" in str(error):
                 reason = "has given away what repeated products with the Jacobian need"
                 raise RuntimeError(_COMPILED.format(reason)) from error
+            if "use_reentrant" in str(error):
+                raise RuntimeError(_REENTRANT) from error
             raise
         if any(product is None for product in products):
             self._refuse_cut([product is None for product in products])
@@ -125,11 +127,31 @@ _COMPILED = (
     'Jacobian penalty takes compiled code with estimator="difference".'
 )
 
+_REENTRANT = (
+    "f is checkpointed with use_reentrant=True, which allows no products with its Jacobian; use "
+    'torch.utils.checkpoint.checkpoint(..., use_reentrant=False), or for the Jacobian penalty estimator="difference".'
+)
+
+_SHARDED = (
+    "The parameters of f are sharded by fully_shard (FSDP2), which frees them after each product with the Jacobian, so "
+    'that it has no second derivative; JacobianRegularizer and jacobian_penalty do without if estimator="difference" '
+    "is given, and ResidualRegularizer always does."
+)
+
 _CUT = (
     "The graph between z and f(z) is cut: f(z) changes with z, but autograd finds no way from it to z, so that the "
     "Jacobian is unknown; look for detach, .data, torch.no_grad, numpy or torch.compile inside of f. If no gradient is "
     "wanted, solve under torch.no_grad(); if f is meant to be constant around z, return its image plus 0 * z."
 )
+
+
+def constant(z: Tensor) -> Tensor:
+    """Return a copy of a state to evaluate f at for the sake of its parameters, z being held constant.
+
+    It asks for a gradient, which nobody takes, as reentrant checkpointing records nothing for parameters either unless
+    a tensor that it is given does. It is neither a leaf nor a view, so that f may write to it.
+    """
+    return z.detach().requires_grad_().clone() if torch.is_grad_enabled() else z.detach().clone()
 
 
 def root_mean_square(matrix: Tensor) -> Tensor:
@@ -160,6 +182,8 @@ def _refuse_missing_derivatives(product: Tensor) -> None:
         name = node.name()
         if name == "CompiledFunctionBackwardBackward":
             raise RuntimeError(_COMPILED.format("has no second derivative"))
+        if name == "torch::autograd::AccumulateGrad" and _is_freed(node.variable):
+            raise RuntimeError(_SHARDED)
         if name in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
             raise RuntimeError(
                 "An operation inside of f has no second derivative, which the Jacobian penalty, operator_norm and the "
@@ -173,3 +197,8 @@ def _refuse_missing_derivatives(product: Tensor) -> None:
         following = {node for node, _ in node.next_functions} - seen
         seen |= following
         pending.extend(following)
+
+
+def _is_freed(parameter: Tensor) -> bool:
+    """Whether somebody took the memory of a tensor away, as FSDP2 does with whole parameters between their uses."""
+    return parameter.numel() > 0 and parameter.untyped_storage().size() == 0

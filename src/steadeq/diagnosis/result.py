@@ -183,8 +183,11 @@ class Diagnosis:
 
     def _laziness(self) -> str:
         num_samples = len(self.verdict)
-        is_still = self.movement < NEGLIGIBLE
-        is_quick = (self.movement_after_one < NEGLIGIBLE) & ~is_still
+        # What goes round comes back to its start, or near it, and has not been idle.
+        converges, is_small = self._having(Verdict.CONVERGES), self.residual < NEGLIGIBLE
+        returns = self.movement < NEGLIGIBLE
+        is_still = returns & (converges | is_small.all(dim=0))
+        is_quick = (self.movement_after_one < NEGLIGIBLE) & ~is_still & (converges | is_small[1:].all(dim=0))
         is_solved = self.residual[0] < NEGLIGIBLE
         parts = []
         if bool(is_still.any()):
@@ -199,8 +202,9 @@ class Diagnosis:
                 f"One evaluation is enough for {is_quick.sum()} of {num_samples} samples: the others change the state "
                 "by less than 1%."
             )
-        # Samples may well share their result with another one.
-        num_deaf = 0 if self.input_effect is None else int((self.input_effect < NEGLIGIBLE).sum())
+        # Samples may well share their result with another one, and all share nothing where a cycle is back at the start.
+        is_told = ~returns | is_still
+        num_deaf = 0 if self.input_effect is None else int(((self.input_effect < NEGLIGIBLE) & is_told).sum())
         if 2 * num_deaf > num_samples:
             parts.append(
                 f"The end states of {num_deaf} of {num_samples} samples do not depend on the inputs: feed them in at "

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from .._internal.autocast import state_layout, under_autocast
-from .._internal.linearization import first_positive, root_mean_square
+from .._internal.linearization import constant, first_positive, root_mean_square
 from .._internal.trees import check_inputs, map_tensors
 from ..equilibrium import Equilibrium, RandomnessWarning
 from ._products import check_equilibrium
@@ -61,7 +60,7 @@ class Differences:
         cpu, (devices, states) = self._randomness
         torch.set_rng_state(cpu)
         set_device_states(devices, states, device_type=z.device.type)
-        return self.layout.pack_image(self._f(self.layout.unpack(z), *self._inputs), z.shape[0])
+        return self.layout.pack_image(self._f(self.layout.unpack(constant(z)), *self._inputs), z.shape[0])
 
     @torch.no_grad()
     def _measure(self) -> Tensor:
@@ -123,5 +122,11 @@ def _is_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _warn(what: str, kind: type[Any]) -> None:
-    warnings.warn(what, kind, stacklevel=1)
+def _warn(what: str, kind: type[Warning]) -> None:
+    """Warn once in a process: Python's own memory of what was said is lost whenever somebody touches its filters."""
+    if kind not in _said:
+        warnings.warn(what, kind, stacklevel=1)
+        _said.add(kind)
+
+
+_said: set[type[Warning]] = set()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._internal.autocast import state_layout, under_autocast, without_autocast
-from .._internal.linearization import first_positive
+from .._internal.linearization import constant, first_positive
 from .._internal.trees import check_inputs, map_tensors
 from .._internal.unsupported import outside_of_graphs
 from .._internal.validation import check_choice, check_count
@@ -231,9 +231,8 @@ def residual_penalty(eq: Equilibrium) -> Tensor:
     check_equilibrium(eq)
     layout = state_layout(eq.z)
     check_inputs(eq.inputs, layout.batch_size)
-    z = map_tensors(Tensor.detach, eq.z)
-    fz = layout.pack_image(under_autocast(eq.f, layout)(z, *eq.inputs), layout.batch_size)
+    fz = layout.pack_image(under_autocast(eq.f, layout)(map_tensors(constant, eq.z), *eq.inputs), layout.batch_size)
     with without_autocast(layout):
-        z = layout.pack(z)
+        z = layout.pack(map_tensors(Tensor.detach, eq.z))
         size = first_positive(*(torch.linalg.vector_norm(matrix, dim=1, keepdim=True) for matrix in (fz, z)))
         return ((fz - z) / size).square().sum(dim=1).mean()
