@@ -36,8 +36,9 @@ def python_of(page):
     ("page", "printed"),
     [
         ("README.md", "samples converged"),
-        ("docs/models.md", "torch.Size([2, 100])"),
         ("docs/cells.md", "2 torch.Size([4, 5, 8])"),
+        ("docs/how-to-choose.md", "of 8 samples converged"),
+        ("docs/models.md", "torch.Size([2, 100])"),
     ],
 )
 def test_the_python_of_a_page_runs(page, printed, capsys):
