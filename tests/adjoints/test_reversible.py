@@ -54,6 +54,21 @@ def test_samples_that_stop_at_different_steps_have_their_own_gradients():
     assert alone.stats.num_evals.item() == eq.stats.num_evals[2]
 
 
+@pytest.mark.parametrize(("patience", "num_evals"), [(1, 3), (2, 9), (4, 11)])
+def test_a_short_visit_does_not_count_for_a_solver_with_patience(patience, num_evals):
+    calls = []
+
+    def visiting(z):
+        calls.append(None)
+        return (1 + (1e-6 if len(calls) == 3 or len(calls) >= 8 else 0.1)) * z
+
+    solver = Picard(max_evals=20, tol=1e-3, damping=0.5, patience=patience)
+    with torch.no_grad():
+        eq = fixed_point(visiting, torch.ones(2, 3), solver=solver, adjoint=Reversible())
+    assert eq.stats.num_evals.tolist() == [num_evals] * 2
+    assert eq.stats.converged.all()
+
+
 def test_gradcheck():
     cell, x = TanhCell(3), leaf(2, 3)
     solver = Picard(max_evals=6, tol=0.0, damping=0.6)

@@ -7,6 +7,7 @@ from steadeq import (
     DEQ,
     Anderson,
     ClosedLoop,
+    Constant,
     Equilibrium,
     Increments,
     JacobianRegularizer,
@@ -16,6 +17,7 @@ from steadeq import (
     jacobian_penalty,
     operator_norm,
     operator_norm_penalty,
+    spectral_radius,
 )
 
 
@@ -179,6 +181,39 @@ def test_closed_loop_holds_the_residual_of_a_real_layer_that_drifts_away_without
     assert free > 0.2
     assert held == pytest.approx(0.02, rel=0.3)
     assert held_penalty < free_penalty
+
+
+def hold(observed, target):
+    """Fit the same task by solves that may stop early; return evaluations and spectral radius of the last steps."""
+    torch.manual_seed(0)
+    layer, head = DEQ(Cell(), solver=Anderson(max_evals=30, tol=1e-3)), torch.nn.Linear(16, 4)
+    x, y = torch.randn(64, 16), torch.randn(64, 4)
+    optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=3e-3)
+    schedule = Constant() if observed is None else ClosedLoop(observed=observed, target=target, rate=0.2, max_share=10.0)
+    regularizer = JacobianRegularizer(weight=0.0 if observed is None else 0.1, schedule=schedule)
+    measured = []
+    for step in range(300):
+        eq = layer.solve(x)
+        values = {"evals": eq.stats.num_evals.double().mean().item()}
+        if observed == "spectral_radius" or step >= 270:
+            some = Equilibrium.at(eq.f, eq.z.detach()[:8], *(part[:8] for part in eq.inputs))
+            values["spectral_radius"] = spectral_radius(some, max_products=16).value.mean().item()
+        loss = (head(eq.z) - y).square().mean()
+        regularizer.observe(**values)
+        loss = loss + regularizer(eq, step=step, task_loss=loss)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        measured.append(values)
+    return {name: sum(values[name] for values in measured[-30:]) / 30 for name in ("evals", "spectral_radius")}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
+@pytest.mark.parametrize(("observed", "target"), [("evals", 8.0), ("spectral_radius", 0.4)])
+def test_closed_loop_holds_evaluations_and_the_radius_of_a_real_layer(observed, target):
+    assert hold(None, None)[observed] > 1.4 * target
+    assert hold(observed, target)[observed] == pytest.approx(target, rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -481,7 +481,7 @@ def test_places_that_are_learned_tell_patches_apart_where_distances_do_not():
 
 # Recipes
 
-RECIPES = [name for name in recipes.names() if recipes.get(name).source.stem == "modern"]
+RECIPES = [name for name in recipes.names() if recipes.get(name).source.stem in ("addition", "modern")]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -516,7 +516,9 @@ def test_regularized_recipes_have_the_same_model_and_a_smaller_budget(plain, reg
 @pytest.mark.parametrize(
     ("plain", "stacked"),
     [
+        ("digits-vit", "digits-stacked-vit"),
         ("cifar10-vit-cpu", "cifar10-stacked-vit-cpu"),
+        ("addition", "addition-stacked"),
         ("wikitext2-modern-cpu", "wikitext2-stacked-modern-cpu"),
     ],
 )
@@ -524,6 +526,11 @@ def test_twins_share_every_size_of_head_and_block(plain, stacked):
     model, twin = (recipes.get(name).build().model for name in (plain, stacked))
     for field in dataclasses.fields(AbstractBlockConfig):
         assert getattr(twin, field.name) == getattr(model, field.name), field.name
+
+
+def test_the_regularized_adder_differs_in_its_penalty_alone():
+    before, after = (recipes.get(name).build() for name in ("addition", "addition-jr"))
+    assert {field.split(".")[0] for field, _, _ in differences(before, after)} == {"recipe", "regularizer"}
 
 
 def test_the_language_model_has_the_size_of_the_paper_s_at_this_scale():

@@ -87,6 +87,7 @@ def _iterate(problem: Problem, solver: Picard) -> tuple[tuple[Tensor, Tensor], S
     num_evals = torch.zeros(batch_size, dtype=torch.int64, device=z0.device)
     status = torch.full_like(num_evals, int(Status.MAX_EVALS))
     is_running = torch.ones_like(num_evals, dtype=torch.bool)
+    num_met = torch.zeros_like(num_evals)
     trace: list[Tensor] = []
     scale: Scale | None = None
     while True:
@@ -99,7 +100,8 @@ def _iterate(problem: Problem, solver: Picard) -> tuple[tuple[Tensor, Tensor], S
         num_evals = num_evals + is_running
         is_finite = residual.isfinite()
         status = torch.where(is_running & ~is_finite, int(Status.NON_FINITE), status)
-        status = torch.where(is_running & is_finite & (residual <= solver.tol), int(Status.CONVERGED), status)
+        num_met = torch.where(residual <= solver.tol, num_met + 1, 0)
+        status = torch.where(is_running & (num_met >= solver.patience), int(Status.CONVERGED), status)
         is_running = status == Status.MAX_EVALS
         if len(trace) == solver.max_evals or not is_running.any():
             break

@@ -71,10 +71,29 @@ _WT2_CPU_DEQ: dict[str, Any] = {**_WT2_CPU, "features": 128, "hidden_features": 
 # Not in the paper: modern Transformer blocks, small enough for a laptop. On small grids, a base of 100 spreads the
 # speeds of rotation over the distances that there are.
 
+_VIT_DIGITS: dict[str, Any] = {
+    "kind": "image",
+    "image_channels": 1,
+    "image_size": 8,
+    "patch_size": 2,
+    "features": 48,
+    "num_heads": 4,
+    "hidden_features": 96,
+    "rotary_base": 100.0,
+}
 _VIT_CIFAR_CPU: dict[str, Any] = {
     "kind": "image",
     "image_size": 32,
     "patch_size": 4,
+    "features": 64,
+    "num_heads": 4,
+    "hidden_features": 128,
+    "rotary_base": 100.0,
+}
+_ADDITION: dict[str, Any] = {
+    "kind": "grid",
+    "vocab_size": 100,
+    "num_classes": 10,
     "features": 64,
     "num_heads": 4,
     "hidden_features": 128,
@@ -141,18 +160,12 @@ _PRESETS: dict[str, AbstractModelConfig] = {
     # Not in the paper: as deep as its regularized DEQ has evaluations.
     "tied-transformer/wt103": TiedTransformer.Config(**_WT103_DEQ, depth=12),
     "tied-transformer/wt2-cpu": TiedTransformer.Config(**_WT2_CPU_DEQ, depth=12),
-    "vit/digits": EquilibriumTransformer.Config(
-        kind="image",
-        image_channels=1,
-        image_size=8,
-        patch_size=2,
-        features=48,
-        num_heads=4,
-        hidden_features=96,
-        rotary_base=100.0,
-    ),
+    "vit/digits": EquilibriumTransformer.Config(**_VIT_DIGITS),
+    "stacked-vit/digits": StackedTransformer.Config(**_VIT_DIGITS, depth=6),
     "vit/cifar10-cpu": EquilibriumTransformer.Config(**_VIT_CIFAR_CPU),
     "stacked-vit/cifar10-cpu": StackedTransformer.Config(**_VIT_CIFAR_CPU, depth=6),
+    "modern/addition": EquilibriumTransformer.Config(**_ADDITION),
+    "stacked-modern/addition": StackedTransformer.Config(**_ADDITION, depth=6),
     "modern/wt2-cpu": EquilibriumTransformer.Config(**_MODERN_WT2_CPU),
     "stacked-modern/wt2-cpu": StackedTransformer.Config(**_MODERN_WT2_CPU, depth=6),
 }

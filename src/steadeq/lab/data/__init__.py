@@ -1,5 +1,6 @@
 """Data sets: what is part of the package, and readers of official layouts."""
 
+from .addition import Addition
 from .cifar10 import Cifar10
 from .cityscapes import Cityscapes
 from .dataset import (
@@ -41,6 +42,7 @@ __all__ = [
     "AbstractDataset",
     "AbstractReader",
     "AbstractTextConfig",
+    "Addition",
     "Cifar10",
     "Cityscapes",
     "Digits",

@@ -1,6 +1,7 @@
 """Recipes: functions that return a complete config, by the name under which they are trained."""
 
 from . import (
+    addition,
     cifar10,
     cityscapes,
     day,
@@ -19,6 +20,7 @@ from .registry import Recipe, Scale, get, load_recipe, names, recipe
 __all__ = [
     "Recipe",
     "Scale",
+    "addition",
     "cifar10",
     "cityscapes",
     "day",

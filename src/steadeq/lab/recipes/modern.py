@@ -21,19 +21,35 @@ _SMALL = 12
 
 @recipe("digits-vit", scale="cpu")
 def digits_vit() -> TrainConfig:
-    """An equilibrium Transformer on patches of handwritten digits, without regularization."""
+    """An equilibrium Transformer on patches of handwritten digits, without regularization.
+
+    Tried with one seed: 40 epochs reach 97.3% of the validation digits and 16, as the convolutional models have, 96.7%;
+    a learning rate of 2e-3 reaches 96.7%, and the explicit twin 98.7%.
+    """
+    config = digits()
     return replace(
-        digits(),
+        config,
         model=preset("vit/digits"),
         # Implicit gradients have rare spikes, which Adam remembers for hundreds of steps.
         optimizer=Adam(learning_rate=3e-3, warmup_steps=30, max_grad_norm=1.0),
+        loop=replace(config.loop, num_epochs=40),
     )
 
 
 @recipe("digits-vit-jr", scale="cpu")
 def digits_vit_jr() -> TrainConfig:
-    """An equilibrium Transformer on patches of handwritten digits, at 6 evaluations a solve, regularized."""
+    """An equilibrium Transformer on patches of handwritten digits, at 6 evaluations a solve, regularized.
+
+    Tried with one seed: 96.0% of the validation digits with a residual of 0.06, and without the penalty at the same
+    budget 95.7% with 0.13. Weights of 5 and 10 slow learning down.
+    """
     return regularized(digits_vit(), weight=2.0, max_evals=6)
+
+
+@recipe("digits-stacked-vit", scale="cpu")
+def digits_stacked_vit() -> TrainConfig:
+    """A Transformer of six layers on patches of handwritten digits: the explicit twin of digits-vit."""
+    return replace(digits_vit(), model=preset("stacked-vit/digits"))
 
 
 @recipe("cifar10-vit-cpu", scale="cpu")
