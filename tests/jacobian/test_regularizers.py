@@ -189,7 +189,9 @@ def hold(observed, target):
     layer, head = DEQ(Cell(), solver=Anderson(max_evals=30, tol=1e-3)), torch.nn.Linear(16, 4)
     x, y = torch.randn(64, 16), torch.randn(64, 4)
     optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=3e-3)
-    schedule = Constant() if observed is None else ClosedLoop(observed=observed, target=target, rate=0.2, max_share=10.0)
+    schedule = (
+        Constant() if observed is None else ClosedLoop(observed=observed, target=target, rate=0.2, max_share=10.0)
+    )
     regularizer = JacobianRegularizer(weight=0.0 if observed is None else 0.1, schedule=schedule)
     measured = []
     for step in range(300):

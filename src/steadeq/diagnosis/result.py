@@ -202,7 +202,7 @@ class Diagnosis:
                 f"One evaluation is enough for {is_quick.sum()} of {num_samples} samples: the others change the state "
                 "by less than 1%."
             )
-        # Samples may well share their result with another one, and all share nothing where a cycle is back at the start.
+        # Samples may well share their result with another one, and all do where a cycle is back at its start.
         is_told = ~returns | is_still
         num_deaf = 0 if self.input_effect is None else int(((self.input_effect < NEGLIGIBLE) & is_told).sum())
         if 2 * num_deaf > num_samples:

@@ -331,7 +331,8 @@ def test_data_says_what_is_there_and_how_to_get_the_rest(tmp_path, monkeypatch, 
     assert "https://" in succeed(capfd, "data", "cifar10")
     (tmp_path / "mine" / "cifar-10-batches-bin").mkdir(parents=True)
     assert str(tmp_path / "mine" / "cifar-10-batches-bin") in succeed(capfd, "data", "cifar10")
-    assert "part of the package" in succeed(capfd, "data", "digits")
+    for name in ("digits", "prefix-sums", "addition"):
+        assert "part of the package" in succeed(capfd, "data", name)
 
 
 # Terminals and pipes

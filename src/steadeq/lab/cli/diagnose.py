@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..._internal.trees import leaves, map_tensors
+from ...adjoints import Reversible, Unrolled
 from ...diagnosis import Diagnosis, diagnose
 from ...equilibrium import Equilibrium
 from ...jacobian import frobenius_norm, operator_norm, spectral_radius
@@ -96,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
         _row("spectral radius (Rayleigh, the paper's)", result.spectral_radius_rayleigh),
         _row("operator norm", result.operator_norm, result.operator_norm_errors),
         _row("Jacobian norm ‖J‖²_F / d", result.jacobian_norm),
-        _row(f"evaluations to residual {result.tol:g}", result.num_evals),
+        _row(f"evaluations of the solver, to residual {result.tol:g} at best", result.num_evals),
     ]
     title = (
         f"Equilibria of the solver: {args.run} at step {result.step}, {result.num_samples} samples, "
@@ -139,7 +140,7 @@ def _measure(trained: TrainedModel, args: Arguments, device: torch.device) -> Ru
 
 
 def _training_depth(config: TrainConfig, step: int) -> int:
-    """Return how many evaluations a step of training may spend, in the mean where that is random."""
+    """Return how many evaluations lead to the states of training, at most, and in the mean where that is random."""
     if 0 < step <= config.warmup.num_steps:
         return config.warmup.depth
     depth = config.budget.depth
@@ -147,6 +148,9 @@ def _training_depth(config: TrainConfig, step: int) -> int:
         num_evals = config.solver.max_evals
     else:
         num_evals = round(mean(depth.draw(step, seed=config.loop.seed) for step in range(1000)))
+    if isinstance(config.adjoint, (Unrolled, Reversible)):
+        # The last evaluation of a loop tells the residual of its state, and is no step.
+        num_evals = max(num_evals - 1, 1)
     # Each answer goes on where the last one ended.
     return config.loop.num_answers * num_evals
 

@@ -106,6 +106,16 @@ CATALOG = {
             terms="CC BY 4.0; Alpaydin and Kaynak (1998), UCI Machine Learning Repository",
         ),
         Entry(
+            name="prefix-sums",
+            summary="strings of bits, with the parity of all bits so far at each position",
+            terms="drawn anew from a seed",
+        ),
+        Entry(
+            name="addition",
+            summary="pairs of numbers, with the digits of their sum",
+            terms="drawn anew from a seed",
+        ),
+        Entry(
             name="shapes",
             summary="color images of 32 by 32 pixels with disks, squares and triangles to segment",
             terms="drawn anew from a seed",
