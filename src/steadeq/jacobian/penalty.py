@@ -226,7 +226,7 @@ def residual_penalty(eq: Equilibrium) -> Tensor:
 
     Example:
         >>> residual_penalty(Equilibrium.at(lambda z: 0.5 * z, torch.ones(3, 2)))
-        tensor(1.0000)
+        tensor(1.0000, grad_fn=<MeanBackward0>)
     """
     check_equilibrium(eq)
     layout = state_layout(eq.z)
