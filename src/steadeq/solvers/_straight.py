@@ -157,6 +157,8 @@ class _StraightRule(ABC):
 
     def __init__(self, solver: Any, z: Tensor) -> None:
         self.solver, self.dim = solver, z.shape[1]
+        self._rest: tuple[Tensor, ...] = ()
+        """What is carried beside windows."""
 
     @property
     def size(self) -> int:
@@ -184,6 +186,7 @@ class _StraightRule(ABC):
 
     def detach(self) -> None:
         """Let gradients go no further back than this."""
+        self._rest = tuple(tensor.detach() for tensor in self._rest)
 
 
 class _Picard(_StraightRule):
@@ -208,7 +211,6 @@ class _Anderson(_StraightRule):
         # Windows from the newest to the oldest.
         self._dg: list[Tensor] = []
         self._df: list[Tensor] = []
-        self._rest: tuple[Tensor, ...] = ()
 
     @property
     def size(self) -> int:
@@ -265,7 +267,7 @@ class _Anderson(_StraightRule):
         return made[0]
 
     def detach(self) -> None:
-        self._rest = tuple(tensor.detach() for tensor in self._rest)
+        super().detach()
         self._dg, self._df = ([column.detach() for column in window] for window in (self._dg, self._df))
 
 
@@ -281,7 +283,6 @@ class _Broyden(_StraightRule):
         super().__init__(solver, z)
         # Steps and changes of the image, from the newest to the oldest.
         self._pairs: tuple[list[Tensor], list[Tensor]] = ([], [])
-        self._rest: tuple[Tensor, ...] = ()
 
     @property
     def _num_pairs(self) -> int:
@@ -356,7 +357,7 @@ class _Broyden(_StraightRule):
         return following
 
     def detach(self) -> None:
-        self._rest = tuple(tensor.detach() for tensor in self._rest)
+        super().detach()
         s, df = ([column.detach() for column in window] for window in self._pairs)
         self._pairs = s, df
 
