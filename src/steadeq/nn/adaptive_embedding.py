@@ -93,6 +93,8 @@ class AdaptiveEmbedding(nn.Module):
         flat = tokens.reshape(-1)
         if not self.projections:
             vectors = F.embedding(flat, self.tables[0])
+        elif torch.compiler.is_compiling():
+            vectors = self._embed_by_masks(flat)
         else:
             partition = self.partition(flat)
             # Clusters without tokens take part too, so that all parameters get gradients in every step.
@@ -105,6 +107,16 @@ class AdaptiveEmbedding(nn.Module):
                 ]
             )
         return vectors.reshape(*tokens.shape, self.features) * math.sqrt(self.features)
+
+    def _embed_by_masks(self, flat: Tensor) -> Tensor:
+        """Look up each token in every table and keep what is its own: no graph can hold how many there are of each."""
+        total = torch.zeros((), dtype=self.tables[0].dtype, device=flat.device)
+        for (low, high), table, projection in zip(
+            pairwise(self.boundaries), self.tables, self.projections, strict=True
+        ):
+            own = F.linear(F.embedding((flat - low).clamp(0, high - low - 1), table), projection)
+            total = torch.where(((flat >= low) & (flat < high)).unsqueeze(1), own, total)
+        return total
 
     def extra_repr(self) -> str:
         """Show the sizes."""

@@ -132,7 +132,7 @@ class MonotoneDEQ(AbstractEquilibriumModel):
             return start, (injected, self.cell.prepare())
         size = self.config.image_size
         coarser = [
-            start.new_zeros(len(x), channels, size >> tier, size >> tier)
+            start.new_zeros(x.shape[0], channels, size >> tier, size >> tier)
             for tier, channels in enumerate(self.config.tiers, start=1)
         ]
         return (start, *coarser), ((injected, *coarser), self.cell.prepare())

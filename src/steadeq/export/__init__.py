@@ -1,0 +1,6 @@
+"""Models as files for other programs: a fixed-budget solve as one graph, through `torch.export` and ONNX."""
+
+from ._file import OPSET, ExportedModel, Format, export_model, read_metadata
+from ._program import ExportError
+
+__all__ = ["OPSET", "ExportError", "ExportedModel", "Format", "export_model", "read_metadata"]

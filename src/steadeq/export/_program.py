@@ -1,0 +1,185 @@
+"""From a model to a graph: equilibrium layers of a fixed budget, and weights that are computed once."""
+
+from __future__ import annotations
+
+import copy
+import math
+import operator
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from ..adjoints import AbstractAdjoint, Reversible, Unrolled
+from ..adjoints.base import AbstractLinearAdjoint
+from ..equilibrium import Equilibrium
+from ..models import Predictions
+from ..nn import DEQ
+from ..solvers import AbstractSolver, Picard
+from ._solve import can_solve_in_line, solve_in_line
+
+
+class ExportError(ValueError):
+    """A model cannot be exported as asked for; the message is one sentence that says why, and what to do."""
+
+
+def trace(model: nn.Module, x: Tensor, *, solver: AbstractSolver | None) -> torch.export.ExportedProgram:
+    """Return the program of a model whose equilibria are found by a fixed number of evaluations.
+
+    Args:
+        model: The model; it is left as it is, and traced in evaluation mode.
+        x: A batch of at least two samples, of any values; the program takes any batch of their shape.
+        solver: Solver of all equilibria; None for models without any.
+
+    Raises:
+        ExportError: Some part cannot be traced.
+    """
+    if x.dim() == 0 or x.shape[0] < 2:
+        raise ExportError(f"x has shape {tuple(x.shape)}; to tell the batch from the rest, it must have two samples.")
+    used: set[str] = set()
+    straight = _Straight(_replace_layers(model, solver, used)).eval()
+    batch = torch.export.Dim("batch", min=1)
+    with torch.no_grad(), _sentences(model):
+        program = torch.export.export(straight, (x,), dynamic_shapes={"x": {0: batch}})
+        if solver is not None and not used:
+            raise ExportError(f"{type(model).__name__} has no equilibrium; export it without a number of evaluations.")
+        _refuse_randomness(program.graph)
+        folded = _fold_constants(program)
+        return torch.export.export(folded, (x,), dynamic_shapes={"x": {0: batch}})
+
+
+class _Straight(nn.Module):
+    """A model that maps a tensor to tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Any:
+        output = self.model(x)
+        return output.log_probabilities() if isinstance(output, Predictions) else output
+
+
+class _StraightDEQ(nn.Module):
+    """An equilibrium layer without questions to the values of tensors, in the place of a `DEQ`."""
+
+    def __init__(self, name: str, layer: DEQ, solver: AbstractSolver | None, used: set[str]) -> None:
+        super().__init__()
+        # Not as an attribute, which the tracer would give back as it was.
+        self.note_use = lambda: used.add(name)
+        self.cell, self.adjoint = layer.cell, layer.adjoint
+        self.solver = None if solver is None else _solver_of(layer.adjoint, solver)
+        self.initial_state = layer.initial_state
+
+    def forward(self, *inputs: Any, z0: Any = None, **unused: Any) -> Any:
+        if self.solver is None:
+            raise ExportError("The model has an equilibrium; say how many evaluations of its cell a solve makes.")
+        self.note_use()
+        z0 = self.initial_state(*inputs) if z0 is None else z0
+        is_loop = isinstance(self.adjoint, Unrolled) and isinstance(self.solver, Picard)
+        return solve_in_line(self.cell, z0, inputs, solver=self.solver, keep_last=is_loop)
+
+    def solve(self, *inputs: Any, **options: Any) -> Equilibrium:
+        return Equilibrium(self.cell, self(*inputs, **options), inputs)
+
+
+def _solver_of(adjoint: AbstractAdjoint, solver: AbstractSolver) -> AbstractSolver:
+    """Return the solver that a layer would use, or refuse it."""
+    if isinstance(adjoint, Reversible):
+        raise ExportError(
+            "adjoint=Reversible() iterates in a way of its own, which cannot be exported; give the model another "
+            "adjoint, such as Implicit(), or export the model of a run that was trained with one."
+        )
+    try:
+        chosen = adjoint.forward_solver(solver) if isinstance(adjoint, AbstractLinearAdjoint) else solver
+    except ValueError as error:
+        raise ExportError(str(error)) from error
+    if not can_solve_in_line(chosen):
+        raise ExportError(
+            f"{type(chosen).__name__} cannot be exported, as its steps depend on values that a graph does not know; "
+            "choose Picard, Anderson or Broyden."
+        )
+    if chosen.tol != 0:
+        raise ExportError(
+            f"tol is {chosen.tol:g}, and an exported program cannot stop early: it makes max_evals evaluations, always; "
+            "set tol=0."
+        )
+    return chosen
+
+
+def _replace_layers(model: nn.Module, solver: AbstractSolver | None, used: set[str]) -> nn.Module:
+    """Return a copy of a model, with the same weights in memory, whose layers note in `used` that they are used."""
+    tensors = [*model.parameters(), *model.buffers()]
+    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    if isinstance(twin, DEQ):
+        return _StraightDEQ("", twin, solver, used)
+    for name, part in list(twin.named_modules()):
+        if isinstance(part, DEQ):
+            twin.set_submodule(name, _StraightDEQ(name, part, solver, used))
+    return twin
+
+
+def _refuse_randomness(graph: fx.Graph) -> None:
+    for node in graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise ExportError(
+                f"The model draws random numbers ({node.target}), which an exported program would not repeat; make it "
+                "deterministic in evaluation mode."
+            )
+
+
+def _fold_constants(program: torch.export.ExportedProgram) -> fx.GraphModule:
+    """Return a program in which all that depends on weights alone is a constant."""
+    module = program.module(check_guards=False)
+    assert isinstance(module, fx.GraphModule)
+    graph = module.graph
+    values: dict[fx.Node, Any] = {}
+    known: dict[Any, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op == "get_attr":
+            values[node] = operator.attrgetter(node.target)(module)
+        elif node.op == "call_function" and all(source in values for source in node.all_input_nodes):
+            if not isinstance(node.target, torch._ops.OpOverload) and node.target is not operator.getitem:
+                continue
+            # Evaluations of one cell compute the same many times.
+            key = (node.target, repr(node.args), repr(node.kwargs))
+            if key in known:
+                node.replace_all_uses_with(known[key])
+                continue
+            known[key] = node
+            arguments, options = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*arguments, **options)
+    frontier = [
+        node for node in values if node.op == "call_function" and any(user not in values for user in node.users)
+    ]
+    for index, node in enumerate(frontier):
+        # A list of tensors stays; what is taken from it is folded.
+        if isinstance(values[node], Tensor):
+            module.register_buffer(f"folded_{index}", values[node].detach().clone(memory_format=torch.contiguous_format))
+            with graph.inserting_before(node):
+                constant = graph.get_attr(f"folded_{index}")
+            constant.meta.update(node.meta)
+            node.replace_all_uses_with(constant)
+    graph.eliminate_dead_code()
+    # A new module has those tensors only that the graph still needs.
+    return fx.GraphModule(module, graph)
+
+
+@contextmanager
+def _sentences(model: nn.Module) -> Iterator[None]:
+    """Turn what the tracer says into a sentence."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except ExportError:
+        raise
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ExportError(
+            f"{type(model).__name__} cannot be traced by torch.export, as it asks the values of tensors or does what "
+            f"no graph can hold: {reason}"
+        ) from error
