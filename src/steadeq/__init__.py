@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import adjoints as adjoints
+    from . import export as export
     from . import jacobian as jacobian
     from . import models as models
     from . import nn as nn
@@ -96,7 +97,7 @@ _HOMES = {
     "nn": ("DEQ",),
     "solvers": ("GMRES", "AbstractLinearSolver", "AbstractSolver", "Anderson", "Broyden", "NewtonKrylov", "Picard"),
 }
-_MODULES = ("adjoints", "jacobian", "models", "nn", "solvers")
+_MODULES = ("adjoints", "export", "jacobian", "models", "nn", "solvers")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -85,6 +85,9 @@ class ExportedModel:
                 f"{self.metadata['model']} cannot be written as ONNX, as some operation has no form there "
                 f"({_reason(error)}); write a .pt2 file instead."
             ) from error
+        for node in model.graph.node:
+            # Lines of code, by their places on this machine.
+            del node.metadata_props[:]
         for name, value in {**self.metadata, "opset": OPSET}.items():
             model.metadata_props.add(key=f"steadeq.{name}", value=json.dumps(value))
         return model.SerializeToString()
@@ -99,7 +102,7 @@ def export_model(model: nn.Module, x: Tensor, *, solver: AbstractSolver | None =
 
     Args:
         model: A model of steadeq, or any module with `DEQ` layers or without; it is exported in evaluation mode.
-        x: A batch of at least two samples of any values. The graph takes batches of all sizes, of samples of this
+        x: A batch of any values. The graph takes batches of all sizes, of samples of this
             shape and dtype.
         solver: Picard, Anderson or Broyden with tol=0, whose `max_evals` is the number of evaluations; None for a model
             without an equilibrium.

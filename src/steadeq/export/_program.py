@@ -31,14 +31,16 @@ def trace(model: nn.Module, x: Tensor, *, solver: AbstractSolver | None) -> torc
 
     Args:
         model: The model; it is left as it is, and traced in evaluation mode.
-        x: A batch of at least two samples, of any values; the program takes any batch of their shape.
+        x: A batch of any values; the program takes any batch of samples of this shape.
         solver: Solver of all equilibria; None for models without any.
 
     Raises:
         ExportError: Some part cannot be traced.
     """
-    if x.dim() == 0 or x.shape[0] < 2:
-        raise ExportError(f"x has shape {tuple(x.shape)}; to tell the batch from the rest, it must have two samples.")
+    if x.dim() == 0 or x.shape[0] == 0:
+        raise ExportError(f"x has shape {tuple(x.shape)}; it must be a batch of samples.")
+    # A batch of one looks to the tracer as if all batches had one sample.
+    x = torch.cat([x, x]) if x.shape[0] == 1 else x
     used: set[str] = set()
     straight = _Straight(_replace_layers(model, solver, used)).eval()
     batch = torch.export.Dim("batch", min=1)
@@ -48,7 +50,12 @@ def trace(model: nn.Module, x: Tensor, *, solver: AbstractSolver | None) -> torc
             raise ExportError(f"{type(model).__name__} has no equilibrium; export it without a number of evaluations.")
         _refuse_randomness(program.graph)
         folded = _fold_constants(program)
-        return torch.export.export(folded, (x,), dynamic_shapes={"x": {0: batch}})
+        program = torch.export.export(folded, (x,), dynamic_shapes={"x": {0: batch}})
+    for node in program.graph.nodes:
+        # Where lines of code are on this machine concerns nobody who gets the file.
+        for name in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom"):
+            node.meta.pop(name, None)
+    return program
 
 
 class _Straight(nn.Module):

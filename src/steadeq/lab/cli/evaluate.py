@@ -62,7 +62,7 @@ class Arguments:
 def run(arguments: Sequence[str]) -> int:
     """Measure a model at every budget, print the table, and write it as JSON and CSV."""
     summary = "Task metric of a run or of a model against the number of evaluations."
-    args = parse(Arguments, _name_classes(arguments), command="evaluate", summary=summary)
+    args = parse(Arguments, name_data_classes(arguments), command="evaluate", summary=summary)
     is_run = not is_pretrained(args.run)
     with Process.join(args.device) as process:
         trained, dataset = (_load_run(args, process), None) if is_run else _load_folder(args, process)
@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _name_classes(arguments: Sequence[str]) -> list[str]:
+def name_data_classes(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with data by its class, as all objects are given, and not by its name."""
     kinds = [kind for kind in subclasses(AbstractDataConfig) if hasattr(kind, "name")]
     names = {f"--data={kind.name}": f"--data={class_name(kind)}" for kind in kinds}

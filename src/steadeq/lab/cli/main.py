@@ -31,6 +31,7 @@ COMMANDS = {
     "generate": "text from a language model, token by token",
     "reproduce": "a table or figure of the paper",
     "convert": "an official checkpoint of locuslab/deq or torchdeq as a model of steadeq",
+    "export": "a model with a fixed number of evaluations as a file for torch.export or ONNX",
     "report": "one HTML file that compares runs",
     "data": "what data is there, where it is looked for, how to get it",
 }
