@@ -149,7 +149,9 @@ def _fold_constants(program: torch.export.ExportedProgram) -> fx.GraphModule:
         if node.op == "get_attr":
             values[node] = operator.attrgetter(node.target)(module)
         elif node.op == "call_function" and all(source in values for source in node.all_input_nodes):
-            if not isinstance(node.target, torch._ops.OpOverload) and node.target is not operator.getitem:
+            # The others are about sizes, and cheap.
+            kinds = (torch._ops.OpOverload, torch._ops.HigherOrderOperator)
+            if not isinstance(node.target, kinds) and node.target is not operator.getitem:
                 continue
             # Evaluations of one cell compute the same many times.
             key = (node.target, repr(node.args), repr(node.kwargs))

@@ -1,0 +1,134 @@
+"""`steadeq export`: what it writes, what it prints, and what it refuses."""
+
+import os
+
+import pytest
+import torch
+from lab.train.runs import tiny_config, train
+from torch import nn
+
+import steadeq
+from steadeq import Picard
+from steadeq.export import read_metadata
+from steadeq.lab import recipes
+from steadeq.lab.cli import export
+from steadeq.lab.cli.main import main
+from steadeq.models import ConvDEQ, DEQTransformerLM, ResNet
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(tiny_config(), folder)
+    return folder
+
+
+def succeed(capfd, *arguments):
+    capfd.readouterr()
+    assert main(["export", *map(str, arguments)]) == 0
+    output, errors = capfd.readouterr()
+    assert errors == ""
+    return output
+
+
+def fail(capfd, *arguments):
+    capfd.readouterr()
+    assert main(["export", *map(str, arguments)]) == 2
+    output, errors = capfd.readouterr()
+    assert output == ""
+    assert errors.startswith("steadeq: ")
+    assert errors.count("\n") == 1
+    return errors
+
+
+def test_a_run_becomes_a_file_that_computes_what_its_model_computes(run, tmp_path, capfd):
+    path = tmp_path / "toy.pt2"
+    output = succeed(capfd, run, "--evals", "2", "-o", path, "--solver", "Picard")
+    assert "2 evaluations by Picard" in output
+    assert all(word in output for word in ("eager", "torch.export", "float32 of shape (batch, 1)"))
+    x = torch.randn(3, 1)
+    with torch.no_grad():
+        expected = steadeq.load_model(run)(x, solver=Picard(max_evals=2, tol=0))
+    assert (torch.export.load(path).module()(x) - expected).abs().max() < 1e-5
+    assert read_metadata(path)["max_evals"] == 2
+
+
+@pytest.mark.slow
+def test_an_onnx_file_is_run_before_it_is_written(run, tmp_path, capfd):
+    output = succeed(capfd, run, "--evals", "2", "-o", tmp_path / "toy.onnx")
+    assert "ONNX Runtime" in output
+    assert "opset 18" in output
+
+
+@pytest.mark.slow
+def test_models_in_folders_and_explicit_networks_are_exported(tmp_path, capfd):
+    ConvDEQ(channels=4, hidden=4).save_pretrained(tmp_path / "conv")
+    succeed(capfd, tmp_path / "conv", "--evals", 2, "-o", tmp_path / "conv.pt2", "--shape", 1, 8, 8)
+    ResNet(widths=(4,), blocks=(1,)).save_pretrained(tmp_path / "resnet")
+    succeed(capfd, tmp_path / "resnet", "-o", tmp_path / "resnet.pt2", "--shape", 3, 8, 8, "--batch-size", 1)
+    assert torch.export.load(tmp_path / "resnet.pt2").module()(torch.randn(5, 3, 8, 8)).shape == (5, 10)
+
+
+@pytest.mark.slow
+def test_a_language_model_is_said_to_have_no_memory(tmp_path, capfd):
+    DEQTransformerLM(vocab_size=20, features=8, num_heads=2, hidden_features=8).save_pretrained(tmp_path / "lm")
+    output = succeed(capfd, tmp_path / "lm", "--evals", 1, "-o", tmp_path / "lm.pt2", "--shape", 5)
+    assert "no memory: every sample is read as the beginning of a text" in output
+    assert "torch.int64 of shape (batch, 5)" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--evals", "2", "-o", "toy.pth"], "ends with neither .pt2"),
+        (["-o", "toy.pt2"], "Say it with --evals"),
+        (["--evals", "0", "-o", "toy.pt2"], "--evals is 0"),
+        (["--evals", "2", "-o", "nowhere/toy.pt2"], "is no place for a file"),
+        (["--evals", "2", "-o", "."], "is no place for a file"),
+        (["--evals", "2", "-o", "toy.pt2", "--solver", "Anderson", "--solver.tol", "1e-3"], "asks for an early stop"),
+        (["--evals", "2", "-o", "toy.pt2", "--solver", "Anderson", "--solver.max-evals", "9"], "said by --evals"),
+        (["--evals", "2", "-o", "toy.pt2", "--solver", "NewtonKrylov"], "NewtonKrylov cannot be exported"),
+        (["--evals", "2", "-o", "toy.pt2", "--shape", "1", "0"], "all sizes must be at least 1"),
+        (["--evals", "2", "-o", "toy.pt2", "--data", "digits"], "has its own data"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_a_sentence(run, arguments, message, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert message in fail(capfd, run, *arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_explicit_network_takes_no_budget_and_a_folder_says_no_shape(tmp_path, capfd):
+    ResNet(widths=(4,), blocks=(1,)).save_pretrained(tmp_path / "resnet")
+    assert "export it without --evals" in fail(capfd, tmp_path / "resnet", "--evals", 2, "-o", tmp_path / "a.pt2")
+    assert "--shape 3 32 32" in fail(capfd, tmp_path / "resnet", "-o", tmp_path / "a.pt2")
+    assert "cannot be traced" in fail(capfd, tmp_path / "resnet", "-o", tmp_path / "a.pt2", "--shape", 5)
+
+
+def test_links_are_followed_and_devices_written_to(run, tmp_path, capfd):
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "link.pt2"
+    link.symlink_to(tmp_path / "there" / "real.pt2")
+    succeed(capfd, run, "--evals", "1", "-o", link, "--solver", "Picard")
+    assert link.is_symlink()
+    assert (tmp_path / "there" / "real.pt2").stat().st_size > 0
+    os.symlink(os.devnull, tmp_path / "null.pt2")
+    succeed(capfd, run, "--evals", "1", "-o", tmp_path / "null.pt2", "--solver", "Picard")
+    assert (tmp_path / "null.pt2").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "twin"),
+    [
+        ("cifar10-mdeq-cpu-jr", "cifar10-resnet-cpu"),
+        ("cifar10-vit-cpu", "cifar10-stacked-vit-cpu"),
+        ("cifar10-mdeq", "cifar10-resnet18"),
+        ("digits", None),
+    ],
+)
+def test_the_twin_is_an_explicit_network_on_the_same_data(recipe, twin):
+    config = recipes.get(recipe).build()
+    with torch.device("meta"):
+        found = export._find_twin(config, config.model.build())
+    assert (found and found[0]) == twin
+    assert found is None or isinstance(found[1], nn.Module)
