@@ -250,4 +250,13 @@ def _transfer(kernel: Tensor, size: tuple[int, int]) -> Tensor:
 def _filter(v: Tensor, transfer: Tensor) -> Tensor:
     """Return the circular convolution of (B, channels, H, W) images that has a transform."""
     spectrum = torch.fft.rfft2(v)
-    return torch.fft.irfft2(torch.einsum("hwij,bjhw->bihw", transfer, spectrum), s=v.shape[-2:])
+    if torch.compiler.is_compiling():
+        # In real numbers: compilers and ONNX know transforms, but no other arithmetic of complex numbers.
+        (a, b), (c, d) = (torch.view_as_real(part).unbind(-1) for part in (transfer, spectrum))
+        real, imaginary = (
+            torch.einsum("hwij,bjhw->bihw", a, x) + torch.einsum("hwij,bjhw->bihw", b, y) for x, y in ((c, -d), (d, c))
+        )
+        product = torch.view_as_complex(torch.stack([real, imaginary], dim=-1))
+    else:
+        product = torch.einsum("hwij,bjhw->bihw", transfer, spectrum)
+    return torch.fft.irfft2(product, s=v.shape[-2:])
