@@ -49,6 +49,14 @@ def test_the_python_of_a_page_runs(page, printed, capsys):
     assert printed in capsys.readouterr().out
 
 
+def test_the_python_of_the_page_about_export_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for block in python_of("docs/export.md"):
+        exec(compile(block, "docs/export.md", "exec"), names)
+    assert names["logits"].shape == (5, 10)
+
+
 def test_the_recipe_of_the_page_about_own_recipes_trains(tmp_path, monkeypatch):
     recipe, plain_network, load = python_of("docs/own-recipe.md")
     (tmp_path / "sine.py").write_text(f"{recipe}\n\n{plain_network}", encoding="utf-8")

@@ -56,7 +56,7 @@ def test_modules_of_the_contract_are_attributes():
     assert steadeq.solvers.Rule
     assert steadeq.adjoints.Problem
     assert steadeq.jacobian.Probe
-    assert {"adjoints", "jacobian", "models", "nn", "solvers", "__version__"} <= set(dir(steadeq))
+    assert {"adjoints", "export", "jacobian", "models", "nn", "solvers", "__version__"} <= set(dir(steadeq))
 
 
 def test_unknown_names_are_attribute_errors():

@@ -136,7 +136,11 @@ def test_a_loop_ends_at_its_last_state():
     def f(z, x):
         return z @ turn.T + x
 
-    x, z0, solver = torch.ones(2, 2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64), Picard(max_evals=7, tol=0)
+    x, z0, solver = (
+        torch.ones(2, 2, dtype=torch.float64),
+        torch.zeros(2, 2, dtype=torch.float64),
+        Picard(max_evals=7, tol=0),
+    )
     with torch.no_grad():
         expected = fixed_point(f, z0, x, solver=solver, adjoint=Unrolled()).z
     assert torch.equal(solve_in_line(f, z0, (x,), solver=solver, keep_last=True), expected)

@@ -24,7 +24,7 @@ Format = Literal["pt2", "onnx"]
 OPSET = 18
 """Version of the operators of ONNX that files are written in."""
 
-_NEEDED = {"onnx": "onnx", "onnxscript": "onnxscript"}
+_NEEDED = ("onnx", "onnxscript")
 _METADATA = "steadeq.json"
 
 
@@ -70,8 +70,8 @@ class ExportedModel:
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if missing:
             raise ExportError(
-                f"ONNX files need {' and '.join(missing)}: pip install '.[export]' in the folder of steadeq; a .pt2 file "
-                "needs neither."
+                f"ONNX files need {' and '.join(missing)}: pip install '.[export]' in the folder of steadeq; a .pt2 "
+                "file needs nothing more."
             )
         try:
             with _quiet():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import operator
 import warnings
 from collections.abc import Iterator
@@ -111,8 +110,8 @@ def _solver_of(adjoint: AbstractAdjoint, solver: AbstractSolver) -> AbstractSolv
         )
     if chosen.tol != 0:
         raise ExportError(
-            f"tol is {chosen.tol:g}, and an exported program cannot stop early: it makes max_evals evaluations, always; "
-            "set tol=0."
+            f"tol is {chosen.tol:g}, and an exported program cannot stop early, as it always makes max_evals "
+            "evaluations; set tol=0."
         )
     return chosen
 
@@ -167,7 +166,9 @@ def _fold_constants(program: torch.export.ExportedProgram) -> fx.GraphModule:
     for index, node in enumerate(frontier):
         # A list of tensors stays; what is taken from it is folded.
         if isinstance(values[node], Tensor):
-            module.register_buffer(f"folded_{index}", values[node].detach().clone(memory_format=torch.contiguous_format))
+            module.register_buffer(
+                f"folded_{index}", values[node].detach().clone(memory_format=torch.contiguous_format)
+            )
             with graph.inserting_before(node):
                 constant = graph.get_attr(f"folded_{index}")
             constant.meta.update(node.meta)

@@ -107,10 +107,11 @@ class _Window:
 
     def forget(self, rows: Tensor) -> None:
         """Have no column so far count for the samples where the mask holds."""
-        keep = (~rows).to(self._is_alive[0]) if self._is_alive else None
+        if self.table is None:
+            return
+        keep = (~rows).to(self.table)
         self._is_alive = [is_alive * keep for is_alive in self._is_alive]
-        if self.table is not None and keep is not None:
-            self.table = self.table * keep[:, None, None]
+        self.table = self.table * keep[:, None, None]
 
     def extend_table(self, row: Tensor, column: Tensor) -> Tensor:
         """Add the products of the newest column; the last entry of row and column is that with itself."""
@@ -187,7 +188,9 @@ class _BroydenRule(_Rule):
         right = products(s, g) * mask
         corner = torch.linalg.vecdot(newest, g - g_last).unsqueeze(1)
         row = torch.cat([(products(df, newest) * mask)[:, :-1], corner], dim=1)
-        change = corner[:, :0] if self._right is None else right[:, :-1] - self._right[:, self._right.shape[1] + 1 - size :]
+        change = (
+            corner[:, :0] if self._right is None else right[:, :-1] - self._right[:, self._right.shape[1] + 1 - size :]
+        )
         table = window.extend_table(row, torch.cat([change, corner], dim=1))
         tiny = torch.finfo(z.dtype).tiny * torch.eye(size, dtype=z.dtype, device=z.device)
         weights = _solve_general(table + tiny, right)

@@ -127,7 +127,9 @@ def _refuse_adaptive_stop(arguments: Sequence[str]) -> None:
     """Refuse options of a solver that a fixed number of evaluations leaves no room for."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     if "--solver.tol" in words and words[words.index("--solver.tol") + 1 :][:1] not in (["0"], ["0.0"]):
-        raise InputError("--solver.tol asks for an early stop, and an exported program makes --evals evaluations always.")
+        raise InputError(
+            "--solver.tol asks for an early stop, and an exported program makes --evals evaluations always."
+        )
     if "--solver.max-evals" in words:
         raise InputError("--solver.max-evals is said by --evals; leave it away.")
 
@@ -158,7 +160,9 @@ def _solver(args: Arguments, model: nn.Module, config: TrainConfig | None) -> Ab
     own = layer.solver if isinstance(layer, DEQ) else None if config is None else config.evaluation_solver
     solver = args.solver or own
     if solver is None:
-        raise InputError(f"{type(model).__name__} does not tell its solver; name one with --solver, as in --solver Anderson.")
+        raise InputError(
+            f"{type(model).__name__} does not tell its solver; name one with --solver, as in --solver Anderson."
+        )
     return replace(solver, max_evals=args.evals, tol=0.0, patience=1)
 
 
@@ -223,7 +227,7 @@ def _tensors(output: Any) -> Any:
 def _compare(
     programs: dict[str, Callable[[Tensor], Any]], x: Tensor, *, twin: tuple[str, nn.Module] | None
 ) -> list[list[str]]:
-    """Return the lines of the table: for each program its time, as such and beside eager, and how far it is from eager."""
+    """Return the lines of the table: the time of each program, and how far it is from eager."""
     expected = leaves(programs["eager"](x))
     differences: dict[str, float | None] = {"eager": None}
     for name, program in programs.items():
