@@ -130,7 +130,13 @@ def _replace_layers(model: nn.Module, solver: AbstractSolver | None, used: set[s
 
 def _refuse_randomness(graph: fx.Graph) -> None:
     for node in graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+            continue
+        schema = node.target._schema.arguments
+        given = {argument.name: argument.default_value for argument in schema}
+        given.update(zip(given, node.args, strict=False), **node.kwargs)
+        # Those that drop nothing are the same each time, as attention with a dropout of zero.
+        if given.get("dropout_p") != 0 and given.get("train") is not False:
             raise ExportError(
                 f"The model draws random numbers ({node.target}), which an exported program would not repeat; make it "
                 "deterministic in evaluation mode."
