@@ -111,7 +111,8 @@ def run(arguments: Sequence[str]) -> int:
     what = type(model).__name__
     if solver is not None:
         what += f", {solver.max_evals} evaluations by {type(solver).__name__}"
-    title = f"{what}, a batch of {args.batch_size} on {torch.get_num_threads()} threads"
+    num_threads = torch.get_num_threads()
+    title = f"{what}, batch of {args.batch_size}, {num_threads} thread{'s' if num_threads > 1 else ''}"
     print_table(["program", "ms", "× eager", "largest difference"], rows, title=title)
     if kind == "onnx" and "ONNX Runtime" not in programs:
         print("onnxruntime is not installed, so that the file was not run: pip install '.[export]' does that.")
