@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from .._internal.trees import Layout
 from ..adjoints import AbstractAdjoint, Reversible, Unrolled
 from ..adjoints.base import AbstractLinearAdjoint
 from ..equilibrium import Equilibrium
 from ..models import Predictions
 from ..nn import DEQ
 from ..solvers import AbstractSolver, Picard
-from ._solve import can_solve_in_line, solve_in_line
+from ..solvers._straight import has_straight_form, solve_straight
 
 
 class ExportError(ValueError):
@@ -86,7 +87,9 @@ class _StraightDEQ(nn.Module):
         self.note_use()
         z0 = self.initial_state(*inputs) if z0 is None else z0
         is_loop = isinstance(self.adjoint, Unrolled) and isinstance(self.solver, Picard)
-        return solve_in_line(self.cell, z0, inputs, solver=self.solver, keep_last=is_loop)
+        layout = Layout(z0)
+        z, _ = solve_straight(self.cell, layout.pack(z0), inputs, solver=self.solver, layout=layout, keep_last=is_loop)
+        return layout.unpack(z)
 
     def solve(self, *inputs: Any, **options: Any) -> Equilibrium:
         return Equilibrium(self.cell, self(*inputs, **options), inputs)
@@ -103,10 +106,10 @@ def _solver_of(adjoint: AbstractAdjoint, solver: AbstractSolver) -> AbstractSolv
         chosen = adjoint.forward_solver(solver) if isinstance(adjoint, AbstractLinearAdjoint) else solver
     except ValueError as error:
         raise ExportError(str(error)) from error
-    if not can_solve_in_line(chosen):
+    if not has_straight_form(chosen):
         raise ExportError(
-            f"{type(chosen).__name__} cannot be exported, as its steps depend on values that a graph does not know; "
-            "choose Picard, Anderson or Broyden."
+            f"{type(chosen).__name__} cannot be exported, as its steps depend on values that a graph does not know; choose Picard, "
+            "Anderson, or Broyden with memory=None."
         )
     if chosen.tol != 0:
         raise ExportError(

@@ -38,12 +38,16 @@ class _Kept(NamedTuple):
     residual: Tensor
 
 
+def has_straight_form(solver: AbstractSolver) -> bool:
+    """Return whether the method of a solver can be written as straight-line code."""
+    # The inverse that Broyden keeps cannot well forget its oldest pair.
+    forgets = isinstance(solver, Broyden) and solver.memory is not None and solver.memory < solver.max_evals - 1
+    return type(solver) in _RULES and not forgets
+
+
 def is_supported(solver: AbstractSolver) -> bool:
-    """Return whether a solver can be written as straight-line code: one of a fixed budget, by a method known here."""
-    if isinstance(solver, Broyden) and solver.memory is not None and solver.memory < solver.max_evals - 1:
-        # An inverse cannot well forget its oldest pair.
-        return False
-    return solver.tol == 0 and type(solver) in _RULES
+    """Return whether a solve is straight-line code: one of a fixed budget, by a method that is known here."""
+    return solver.tol == 0 and has_straight_form(solver)
 
 
 def solve_straight(

@@ -5,9 +5,10 @@ import torch
 from problems import PROBLEMS
 
 from steadeq import Anderson, Broyden, Picard, fixed_point
+from steadeq._internal.trees import Layout
 from steadeq.adjoints import Unrolled
-from steadeq.export._solve import solve_in_line
 from steadeq.solvers import _history, broyden
+from steadeq.solvers._straight import solve_straight
 
 SOLVERS = {
     "picard": Picard(tol=0),
@@ -16,8 +17,12 @@ SOLVERS = {
     "short": Anderson(tol=0, memory=3),
     "mixed": Anderson(tol=0, mixing=0.7, ridge=1e-6),
     "broyden": Broyden(tol=0),
-    "forgetful": Broyden(tol=0, memory=2),
 }
+
+
+def solve_in_line(f, z0, inputs, **options):
+    layout = Layout(z0)
+    return layout.unpack(solve_straight(f, layout.pack(z0), inputs, layout=layout, **options)[0])
 
 
 def with_budget(name, max_evals):
