@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -121,6 +122,45 @@ class OpCounter(TorchDispatchMode):
             returns = func._schema.returns
             is_view = any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
             (self.views if is_view else self.kernels)[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+_WAITING = ("_local_scalar_dense", "item", "equal", "nonzero", "is_nonzero", "masked_select", "_unique2")
+
+
+class WaitCounter(TorchDispatchMode):
+    """Counts operations for which the host waits until an accelerator is done, as they hand numbers to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self._reads = _ReadCounter(self)
+
+    def __enter__(self) -> WaitCounter:
+        self._reads.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._reads.__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+        is_mask = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+        self.count += name in _WAITING or is_mask
+        return func(*args, **(kwargs or {}))
+
+
+class _ReadCounter(TorchFunctionMode):
+    """Counts readings of whole tensors, which on the CPU are no operations."""
+
+    def __init__(self, counter: WaitCounter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._counter.count += func in (Tensor.tolist, Tensor.numpy)
         return func(*args, **(kwargs or {}))
 
 
