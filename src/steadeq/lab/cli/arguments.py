@@ -303,7 +303,8 @@ def _describe(option: _Option) -> str:
 
 def _entry(head: str, text: str, width: int) -> list[str]:
     indent = 30
-    lines = textwrap.wrap(text, max(width - indent, 30))
+    # Names of options stay whole.
+    lines = textwrap.wrap(text, max(width - indent, 30), break_on_hyphens=False)
     if len(head) + 4 > indent or not lines:
         return [f"  {head}", *(" " * indent + line for line in lines)]
     return [f"  {head:{indent - 2}}{lines[0]}", *(" " * indent + line for line in lines[1:])]
