@@ -303,7 +303,7 @@ def test_data_that_does_not_fit_is_refused_in_a_sentence(checkpoint, home, capfd
         ("seven", *SMALL): "it has 10 classes, and the model has 7",
         ("twelve", *SMALL): "it has 10 classes, and the model has 12",
         ("tiny",): "tiny holds a model and no data; name that with --data",
-        ("tiny", "--data", "cifr10"): "--data is 'cifr10'; it must be one of Cifar10",
+        ("tiny", "--data", "cifr10"): "--data is 'cifr10'; it must be one of Addition, Cifar10,",
         ("tiny", *SMALL, "--budgets", "0"): "each must be from 1 to 100000",
         ("tiny", *SMALL, "--batch-size", "0"): "--batch-size is 0; it must be at least 1",
         ("tiny", *SMALL, "--step", "3"): "it has no checkpoint of step 3",
