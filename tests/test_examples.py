@@ -39,6 +39,7 @@ def python_of(page):
         ("docs/cells.md", "2 torch.Size([4, 5, 8])"),
         ("docs/how-to-choose.md", "of 8 samples converged"),
         ("docs/models.md", "torch.Size([2, 100])"),
+        pytest.param("docs/performance.md", "torch.Size([32, 64])", marks=pytest.mark.slow),
     ],
 )
 def test_the_python_of_a_page_runs(page, printed, capsys):

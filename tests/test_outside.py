@@ -111,7 +111,9 @@ def test_a_solver(cell, x, compact):
 def test_a_solver_has_its_fields_checked_and_printed():
     with pytest.raises(ValueError, match="max_evals is 0"):
         Heavy(max_evals=0)
-    assert repr(Heavy(tol=0.1)) == "Heavy(max_evals=30, tol=0.1, check_every=None, patience=1, damping=0.8, momentum=0.1)"
+    assert (
+        repr(Heavy(tol=0.1)) == "Heavy(max_evals=30, tol=0.1, check_every=None, patience=1, damping=0.8, momentum=0.1)"
+    )
 
 
 @pytest.mark.parametrize("backward", [Neumann(max_evals=200, tol=1e-9), TIGHT], ids=["linear", "fixed_point"])

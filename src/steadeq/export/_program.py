@@ -108,8 +108,8 @@ def _solver_of(adjoint: AbstractAdjoint, solver: AbstractSolver) -> AbstractSolv
         raise ExportError(str(error)) from error
     if not has_straight_form(chosen):
         raise ExportError(
-            f"{type(chosen).__name__} cannot be exported, as its steps depend on values that a graph does not know; choose Picard, "
-            "Anderson, or Broyden with memory=None."
+            f"{type(chosen).__name__} cannot be exported, as its steps depend on values that a graph does not know; "
+            "choose Picard, Anderson, or Broyden with memory=None."
         )
     if chosen.tol != 0:
         raise ExportError(
