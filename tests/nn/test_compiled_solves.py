@@ -144,9 +144,9 @@ def test_a_solve_is_one_graph_with_the_result_of_the_eager_one(solver, compiler)
 
 def test_nothing_is_compiled_anew_over_steps_and_a_batch_of_any_size_once_more(compiler):
     cell = TanhCell(4)
-    layer = DEQ(cell, solver=Anderson(max_evals=6, tol=0), compile=True)
+    layer = DEQ(cell, solver=Anderson(max_evals=4, tol=0), compile=True)
     optimizer = torch.optim.SGD(cell.parameters(), lr=1e-2)
-    for size in (6, 6, 6, 5, 3, 7, 6):
+    for size in (6, 6, 5, 3, 7, 6):
         layer(torch.randn(size, 4, dtype=torch.float64)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -156,11 +156,11 @@ def test_nothing_is_compiled_anew_over_steps_and_a_batch_of_any_size_once_more(c
 @pytest.mark.parametrize(
     "adjoint", [Implicit(GMRES(tol=1e-12)), OneStep(), Shine(), Unrolled(), Unrolled(last=3)], ids=str
 )
-@pytest.mark.parametrize("kind", [Picard, Anderson, Broyden])
+@pytest.mark.parametrize("kind", [Picard, Anderson, pytest.param(Broyden, marks=pytest.mark.slow)])
 def test_gradients_are_those_of_the_eager_solve(adjoint, kind, compiler):
     if isinstance(adjoint, Shine) and kind is not Broyden:
         pytest.skip("Shine needs Broyden.")
-    solver = kind(max_evals=8, tol=0)
+    solver = kind(max_evals=6, tol=0)
     gradients = []
     for compile in (False, True):
         torch.manual_seed(0)
@@ -176,7 +176,7 @@ def test_the_penalty_by_difference_works_with_it(compiler):
     penalties = []
     for compile in (False, True):
         torch.manual_seed(0)
-        eq = DEQ(cell, solver=Anderson(max_evals=12, tol=0), compile=compile).solve(x)
+        eq = DEQ(cell, solver=Picard(max_evals=12, tol=0), compile=compile).solve(x)
         penalties.append(JacobianRegularizer(weight=1.0, estimator="difference")(eq, step=0))
     torch.testing.assert_close(*penalties, rtol=1e-6, atol=1e-9)
     penalties[1].backward()
@@ -198,7 +198,7 @@ class Pair(nn.Module):
 def test_nested_states_and_inputs(compiler):
     cell, x = Pair(), {"a": torch.randn(4, 3), "b": torch.randn(4, 2, 5)}
     z0 = (torch.zeros(4, 3), torch.zeros(4, 2, 5))
-    solver = Anderson(max_evals=7, tol=0)
+    solver = Anderson(max_evals=4, tol=0)
     eager = fixed_point(cell, z0, x, solver=solver)
     found = fixed_point(cell, z0, x, solver=solver, compile=True)
     for one, other in zip(found.z, eager.z, strict=True):
@@ -214,6 +214,7 @@ def test_autocast_reaches_the_cell(compiler):
         eager = fixed_point(lambda z, x: cell(z) + x, torch.zeros_like(x), x, solver=solver)
         found = fixed_point(lambda z, x: cell(z) + x, torch.zeros_like(x), x, solver=solver, compile=True)
     torch.testing.assert_close(found.z, eager.z, rtol=2e-2, atol=2e-2)
+    assert compiler.frame_count == 1
 
 
 def test_with_a_tolerance_evaluations_are_compiled_and_solves_stop(compiler):
@@ -227,7 +228,7 @@ def test_with_a_tolerance_evaluations_are_compiled_and_solves_stop(compiler):
 
 
 def test_code_is_left_behind_by_copies(compiler):
-    layer = DEQ(TanhCell(4), solver=Anderson(max_evals=5, tol=0), compile=True)
+    layer = DEQ(TanhCell(4), solver=Picard(max_evals=5, tol=0), compile=True)
     x = torch.randn(3, 4, dtype=torch.float64)
     with torch.no_grad():
         expected = layer(x)

@@ -145,7 +145,7 @@ def _load(args: Arguments) -> tuple[nn.Module, TrainConfig | None]:
         model, config = trained.model, trained.config
     for part in model.modules():
         if isinstance(part, DEQ):
-            part.compile_cell = False
+            part.compiles = False
     return model, config
 
 
