@@ -237,6 +237,7 @@ def test_code_is_left_behind_by_copies(compiler):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning:torch")
 @pytest.mark.parametrize("kind", [Picard, Anderson, Broyden])
 def test_machine_code_gives_the_same(kind):
     torch._dynamo.reset()
