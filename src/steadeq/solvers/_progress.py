@@ -101,10 +101,13 @@ class Progress:
         slack = torch.addcmul(self._offset, measures, self._sign)
         if look(slack.min()) > 0:
             self._best, self._kept = z, measures
-        elif look(((slack[1] > 0) & residual.isfinite()).all()):
-            merit = self._keep_better(z, measures, self._is_better(measures), max_growth)
         else:
-            merit = self._settle(z, measures, image_norm, max_growth)
+            # The least of all rows, which is NaN or infinite where some row is not finite.
+            merit_slack, residual_slack = look(slack.amin(dim=1))
+            if merit_slack > -math.inf and residual_slack > 0:
+                merit = self._keep_better(z, measures, self._is_better(measures), max_growth)
+            else:
+                merit = self._settle(z, measures, image_norm, max_growth)
         self._bound.copy_(merit)
         if self._tol > 0:
             self._window.append(residual)
