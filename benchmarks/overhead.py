@@ -511,6 +511,9 @@ def main() -> None:
         "compaction": lambda: measure_compaction(seconds),
     }
     results: dict[str, Any] = {"machine": describe_machine(), "is_quick": arguments.quick, "targets": TARGETS}
+    if arguments.json is not None and arguments.json.exists():
+        # What is not measured now stays as it was.
+        results = {**kept.read(arguments.json), **results}
     print(headline(results["machine"]))
     if peer_version() is None:
         print("torchdeq is not installed: its columns stay empty (pip install torchdeq==0.1.0).")

@@ -273,7 +273,7 @@ def draw(numbers: Numbers) -> None:
 
     figure = Figure(figsize=(6.4, 3.4), layout="constrained")
     axes = figure.add_subplot(xlabel="evaluations of the block", ylabel="strings fully right", xscale="log")
-    for name, color, label in ((BEFORE, "#d1620f", "before"), (AFTER, "#2a78d6", "with the three lines")):
+    for name, color, label in ((BEFORE, "#2a78d6", "before"), (AFTER, "#d1620f", "with the three lines")):
         curves = [[numbers[f"{name}/{seed}"]["accuracy"][str(depth)] for depth in DEPTHS] for seed in SEEDS]
         for curve in curves:
             axes.plot(DEPTHS, curve, color=color, linewidth=0.8, alpha=0.4)

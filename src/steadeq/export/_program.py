@@ -83,7 +83,10 @@ class _StraightDEQ(nn.Module):
 
     def forward(self, *inputs: Any, z0: Any = None, **unused: Any) -> Any:
         if self.solver is None:
-            raise ExportError("The model has an equilibrium; say how many evaluations of its cell a solve makes.")
+            raise ExportError(
+                "The model has an equilibrium; say how many evaluations of its cell a solve makes, by --evals 6 or "
+                "solver=Anderson(max_evals=6, tol=0)."
+            )
         self.note_use()
         z0 = self.initial_state(*inputs) if z0 is None else z0
         is_loop = isinstance(self.adjoint, Unrolled) and isinstance(self.solver, Picard)

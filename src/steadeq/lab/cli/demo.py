@@ -51,10 +51,12 @@ def run(arguments: Sequence[str]) -> int:
     configs = {
         args.out / name: _config(recipe, seed, args) for recipe in names for seed, name in enumerate(names[recipe])
     }
-    complete_runs(configs, num_jobs=args.jobs, display=choose_display())
+    display = choose_display()
+    complete_runs(configs, num_jobs=args.jobs, display=display)
     groups = []
     for recipe, label in _RECIPES.items():
         for name in names[recipe]:
+            display.say(f"Iterating {name} for longer than it was trained.")
             # The last evaluation of a budget tells the residual, and is no iteration.
             complete_evaluation(args.out / name, budgets=[number + 1 for number in _ITERATIONS])
         records = tuple(RunRecord.read(args.out / name) for name in names[recipe])

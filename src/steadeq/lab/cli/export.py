@@ -113,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
         what += f", {solver.max_evals} evaluations by {type(solver).__name__}"
     num_threads = torch.get_num_threads()
     title = f"{what}, batch of {args.batch_size}, {num_threads} thread{'s' if num_threads > 1 else ''}"
-    print_table(["program", "ms", "× eager", "largest difference"], rows, title=title)
+    print_table(["program", "ms", "time / eager", "largest difference"], rows, title=title)
     if kind == "onnx" and "ONNX Runtime" not in programs:
         print("onnxruntime is not installed, so that the file was not run: pip install '.[export]' does that.")
     if getattr(getattr(model, "config", None), "memory_length", 0):
