@@ -6,12 +6,12 @@ differentiates it. One verb joins them, `fixed_point`, and returns an `Equilibri
 and `spectral_radius` tell how stable it is. All of them take an equilibrium.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here, not even `typing`: the command begins with this file, and Ctrl-C before it has come to its
+# own would be a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from . import adjoints as adjoints
     from . import export as export
     from . import jacobian as jacobian
@@ -103,7 +103,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    import importlib
+
     if name in _HOME_OF:
         value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
     elif name in _MODULES:

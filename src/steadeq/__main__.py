@@ -6,7 +6,10 @@ import sys
 def run() -> int:
     """Run the command, and return its exit code."""
     try:
-        from steadeq.lab.cli.main import main
+        from steadeq.lab.cli.leaving import LeavingAtOnce
+
+        with LeavingAtOnce():
+            from steadeq.lab.cli.main import main
 
         return main()
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from lab.train.runs import environment
 
+from steadeq.lab.cli.main import main
 from steadeq.lab.files import write_atomically
 
 
@@ -21,6 +22,17 @@ def test_a_link_stays_one_and_its_target_is_written(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "made")
     write_atomically(tmp_path / "dangling", "new")
     assert (tmp_path / "made").read_text() == "new"
+
+
+def test_a_link_that_leads_in_a_circle_is_no_place_for_a_file(tmp_path, capfd):
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(OSError, match=r"[Ll]inks"):
+        write_atomically(tmp_path / "circle", "new")
+    assert (tmp_path / "circle").is_symlink()
+    assert main(["train", f"{tmp_path / 'circle'}.py:function"]) == 2
+    (tmp_path / "circle.py").symlink_to("circle.py")
+    assert main(["train", f"{tmp_path / 'circle.py'}:function"]) == 2
+    assert len(capfd.readouterr().err.splitlines()) == 2
 
 
 @pytest.mark.parametrize("length", [7, 300_000])

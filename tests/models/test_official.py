@@ -1,5 +1,8 @@
 """Checkpoints of the authors: every layout, what is inferred, and what is refused."""
 
+import io
+import struct
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from steadeq.models import (
     preset,
 )
 from steadeq.models.official import read_official
+from steadeq.models.pretrained import read_weights
 
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
@@ -448,3 +452,40 @@ def test_files_are_refused_in_a_sentence_and_never_executed(tmp_path, monkeypatc
         assert str(error.value).startswith((name, f"{name} "))
         assert "\n" not in str(error.value)
     assert not Path("trap").exists()
+
+
+def zipped(program: bytes, tensors: bytes = b"", compression: int = zipfile.ZIP_STORED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as file:
+        for name, content in (("data.pkl", program), ("version", b"3\n"), ("data/0", tensors)):
+            file.writestr(f"archive/{name}", content)
+    return buffer.getvalue()
+
+
+TEXT = b"X" + struct.pack("<I", 4_000_000) + b"a" * 4_000_000 + b"q\x00"
+ENCODE = b"c_codecs\nencode\nh\x00X\x06\x00\x00\x00latin1\x86R"
+BOMBS = {
+    "a text that becomes bytes again and again": lambda: zipped(b"\x80\x02(" + TEXT + ENCODE * 400 + b"l."),
+    "the same as it was saved before 1.6": lambda: b"\x80\x02(" + TEXT + ENCODE * 400 + b"l.",
+    "millions of instructions": lambda: zipped(b"\x80\x02](" + b"N" * 3_000_000 + b"e."),
+    "millions of zeros": lambda: zipped(b"\x80\x02}.", bytes(50_000_000), zipfile.ZIP_DEFLATED),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_no_checkpoint_takes_more_than_its_size(bomb, tmp_path, monkeypatch):
+    (tmp_path / "bomb.pth").write_bytes(BOMBS[bomb]())
+    # Before PyTorch makes anything of it.
+    monkeypatch.setattr(torch, "load", pytest.fail)
+    with pytest.raises(ValueError, match=r"bomb\.pth is damaged, or no file of weights"):
+        from_official(tmp_path / "bomb.pth")
+
+
+@pytest.mark.parametrize("is_recent", [True, False])
+def test_checkpoints_of_all_ages_are_read(is_recent, tmp_path):
+    weights = {"a": torch.arange(3.0), "steps": 7, "rate": 1e-3, "nested": [{"b": torch.zeros(2, dtype=torch.int64)}]}
+    torch.save(weights, tmp_path / "weights.pth", _use_new_zipfile_serialization=is_recent)
+    found = read_weights(tmp_path / "weights.pth")
+    assert torch.equal(found["a"], weights["a"])
+    assert torch.equal(found["nested"][0]["b"], weights["nested"][0]["b"])
+    assert (found["steps"], found["rate"]) == (7, 1e-3)

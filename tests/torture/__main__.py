@@ -1,8 +1,8 @@
-"""`make torture`: all attacks, a table, and results.json.
+"""`make torture`: all attacks, and a table of them in results.json and results.md.
 
 usage: python -m torture [ATTACK ...] [ATTACK:NUMBER ...] [--share S] [--workers N]
 
-With names, only these attacks are made, with numbers only these tries of them, and results.json is left alone. A share
+With names, only these attacks are made, with numbers only these tries of them, and the files are left alone. A share
 of 0.2 makes a fifth of the tries.
 """
 
@@ -40,6 +40,7 @@ def main() -> int:
     if not arguments.attacks:
         content = {**_circumstances(), "share": arguments.share, "attacks": rows}
         RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+        RESULTS.with_suffix(".md").write_text(_table(content))
     return 1 if any(row["failures"] for row in rows) else 0
 
 
@@ -58,6 +59,27 @@ def _chosen(words: list[str], share: float) -> dict[str, list[int]]:
 def _row(name: str, num_tries: int, failures: list[Failure], seconds: float) -> dict:
     told = [{"try": failure.number, "reason": failure.reason} for failure in failures]
     return {"attack": name, "tries": num_tries, "failures": told, "seconds": round(seconds)}
+
+
+def _table(content: dict) -> str:
+    """Return what is in results.json for people."""
+    rows = content["attacks"]
+    tries, failures = sum(row["tries"] for row in rows), sum(len(row["failures"]) for row in rows)
+    return "\n".join(
+        [
+            "# What was attacked, and what gave way",
+            "",
+            f"`make torture` on {content['date']}: steadeq {content['steadeq']}, torch {content['torch']}, Python "
+            f"{content['python']}, {content['system']}; "
+            + ("all tries." if content["share"] == 1 else f"{content['share']:.0%} of the tries."),
+            "",
+            "| attack | tries | failures |",
+            "| --- | ---: | ---: |",
+            *(f"| {row['attack']} | {row['tries']:,} | {len(row['failures']):,} |" for row in rows),
+            f"| all | {tries:,} | {failures:,} |",
+            "",
+        ]
+    )
 
 
 def _circumstances() -> dict:

@@ -62,7 +62,7 @@ def _model(draw: Random, folder: Path) -> None:
     arguments = draw.choice(
         (("evaluate", "model", "--data", "synthetic"), ("convert", f"model/{place.name}", "--out", "converted"))
     )
-    outcome = command(*arguments, folder=folder, environment=subjects.environment(folder), timeout=30)
+    outcome = command(*arguments, folder=folder, environment=subjects.environment(folder))
     assert outcome.code is not None, f"{arguments} hung on {place.relative_to(folder)} ({_what(place)})"
     outcome.check(2)
 
@@ -74,7 +74,7 @@ def _data(draw: Random, folder: Path) -> None:
     _put(draw, place)
     arguments = draw.choice((("data", name), ("train", RECIPES[name], "--out", "run")))
     environment = {**subjects.environment(folder), "STEADEQ_DATA": str(folder / "data")}
-    outcome = command(*arguments, folder=folder, environment=environment, timeout=30)
+    outcome = command(*arguments, folder=folder, environment=environment)
     assert outcome.code is not None, f"{arguments} hung on {place.relative_to(folder)} ({_what(place)})"
     outcome.check(0, 1, 2)
 

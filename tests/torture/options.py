@@ -50,7 +50,7 @@ def attempt_run(draw: Random, folder: Path) -> None:
     names = [name for name in _options(subjects.KINDS[kind][0]) if name not in ENDLESS]
     # Words do not get past the parser.
     option = (draw.choice(names), draw.choice(NUMBERS))
-    subjects.train(kind, folder / "run", *option, timeout=90).check(0, 1, 2, max_seconds=90)
+    subjects.train(kind, folder / "run", *option).check(0, 1, 2, max_seconds=90)
 
 
 def _option(draw: Random, names) -> list[str]:

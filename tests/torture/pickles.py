@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 from torture import subjects
 from torture.damages import look, resume
-from torture.process import call, told
+from torture.process import call, command, told
 
 MAX_MB, MAX_SECONDS = 500, 10
 CANARY = "canary"
@@ -40,7 +40,7 @@ def attempt_cifar(draw: Random, folder: Path) -> None:
     path = folder / "data_batch_1"
     make = draw.choice((_calls, _deep, _large, _doubled, _program, _program, _mutant, _mutant))
     path.write_bytes(make(draw, folder))
-    outcome = call(_read_cifar, path, folder=folder, timeout=30)
+    outcome = call(_read_cifar, path, folder=folder)
     outcome.check(0, 2, max_seconds=MAX_SECONDS, max_mb=MAX_MB)
     assert not (folder / CANARY).exists(), "it was executed"
 
@@ -60,6 +60,18 @@ def attempt_checkpoint(draw: Random, folder: Path) -> None:
     outcome = resume(path) if draw.random() < 0.5 else look("evaluate", path)
     outcome.check(0, 1, 2, max_seconds=MAX_SECONDS, max_mb=MAX_MB)
     assert not (folder / CANARY).exists(), "it was executed"
+
+
+def attempt_official(draw: Random, folder: Path) -> None:
+    """Convert a hostile pickle as an official checkpoint."""
+    make = draw.choice((_calls, _calls, _deep, _large, _doubled, _program, _types))
+    content = make(draw, folder)
+    (folder / "official.pth").write_bytes(content if make is _types else _zipped(content, draw))
+    arguments = ("convert", "official.pth", "--out", "model")
+    outcome = command(*arguments, folder=folder, environment=subjects.environment(folder))
+    outcome.check(2, max_seconds=MAX_SECONDS, max_mb=MAX_MB)
+    assert not (folder / CANARY).exists(), "it was executed"
+    assert not (folder / "model").exists(), "a part of it was left behind"
 
 
 def _read_cifar(path: Path) -> int:

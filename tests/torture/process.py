@@ -29,6 +29,10 @@ PRELOADED = [
 HEADROOM = 2 << 30
 """Bytes that a child may map beyond what it starts with, so that a try that goes wrong does not take the machine."""
 
+PATIENCE = 300
+"""Seconds after which a child counts as hung: so many that no slow or busy machine looks like one. What a child may
+take is told by the time of the processor, which depends on nobody else."""
+
 _starting = threading.Lock()
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "PIL.Image", *PRELOADED])
@@ -73,7 +77,7 @@ def call(
     folder: Path,
     environment: Mapping[str, str | None] | None = None,
     limits: Mapping[int, int] | None = None,
-    timeout: float = 60,
+    timeout: float = PATIENCE,
     meanwhile: Callable[[int], None] | None = None,
 ) -> Outcome:
     """Call a function of a module in a child.
@@ -117,7 +121,7 @@ def interpreter(
     *arguments: str,
     folder: Path,
     environment: Mapping[str, str | None] | None = None,
-    timeout: float = 60,
+    timeout: float = PATIENCE,
     meanwhile: Callable[[int], None] | None = None,
     **options: Any,
 ) -> Outcome:

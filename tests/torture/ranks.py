@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from torture import subjects
-from torture.process import command, interpreter
+from torture.process import PATIENCE, command, interpreter
 
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 ODD = ("-1", "2", "7", "one", "", " ", "1.0", "0x1", "99999999999999999999", "١", "nan", "\udcff")
@@ -32,7 +32,7 @@ def attempt_odd(draw: Random, folder: Path) -> None:
         variables["RANK"] = draw.choice(("-1", "2"))
     environment = {**subjects.environment(folder), **variables}
     arguments = ("train", *subjects.KINDS["plain"], "--out", "run")
-    command(*arguments, folder=folder, environment=environment, timeout=30).check(2)
+    command(*arguments, folder=folder, environment=environment).check(2)
     assert not (folder / "run").exists()
 
 
@@ -45,7 +45,7 @@ def _lost(draw: Random, folder: Path) -> None:
     path, rank, count = folder / "run", draw.randrange(2), draw.randint(3, 12)
 
     def lose(pid: int) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while _num_lines(path) < count and time.monotonic() < deadline:
             time.sleep(0.01)
         workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -54,9 +54,7 @@ def _lost(draw: Random, folder: Path) -> None:
 
     steps = ("--loop.num-steps", "100000", "--log.checkpoint-every", "2")
     arguments = (*LAUNCHER, "-m", "steadeq", "train", *subjects.KINDS["plain"], "--out", "run", *steps)
-    outcome = interpreter(
-        *arguments, folder=folder, environment=subjects.environment(folder), meanwhile=lose, timeout=90
-    )
+    outcome = interpreter(*arguments, folder=folder, environment=subjects.environment(folder), meanwhile=lose)
     assert outcome.code not in (None, 0), f"exit code {outcome.code}: {outcome.tail}"
     from steadeq.lab.folder import RunFolder
 
@@ -68,7 +66,7 @@ def _lost(draw: Random, folder: Path) -> None:
 def _different(draw: Random, folder: Path) -> None:
     (folder / "different.py").write_text(DIFFERENT)
     arguments = (*LAUNCHER, "different.py", "train", *subjects.KINDS["plain"], "--out", "run")
-    outcome = interpreter(*arguments, folder=folder, environment=subjects.environment(folder), timeout=90)
+    outcome = interpreter(*arguments, folder=folder, environment=subjects.environment(folder))
     assert outcome.code not in (None, 0), f"exit code {outcome.code}"
     assert "different configs" in outcome.errors, outcome.tail
     assert not (folder / "run").exists()

@@ -39,7 +39,8 @@ def attempt_run(draw: Random, folder: Path) -> None:
 
 def attempt_start(draw: Random, folder: Path) -> None:
     """Send a signal to an interpreter that has just started."""
-    number, delay = draw.choice(NUMBERS), draw.uniform(0.05, 3)
+    # As often in the first moments, when nothing of ours is imported yet, as later on.
+    number, delay = draw.choice(NUMBERS), draw.choice((draw.uniform(0.02, 0.4), draw.uniform(0.05, 3)))
 
     def send(pid: int) -> None:
         time.sleep(delay)

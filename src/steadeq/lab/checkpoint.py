@@ -12,10 +12,8 @@ import hashlib
 import json
 import logging
 import pickle
-import pickletools
 import re
 import shutil
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from ..models._saved import check_saved
 from .data.plain_files import one_line
 from .errors import InputError, RunError
 from .files import apply_umask, sync, write_atomically
@@ -47,8 +46,6 @@ _INSTRUCTIONS = {
     *("APPEND", "APPENDS", "SETITEM", "SETITEMS"),
 }
 """Instructions of a pickle that tensors, numbers, texts, lists, dicts and tuples need."""
-_MAX_INSTRUCTIONS = 1_000_000
-"""The most instructions that are looked at; a tensor takes about thirty."""
 
 
 Place = tuple[Any, ...]
@@ -173,7 +170,8 @@ class CheckpointFolder:
             for name, checksum in checksums.items():
                 if _checksum(folder / name) != checksum:
                     raise ValueError(f"{name} is not what was written.")
-            _check_archive(folder / _STATE)
+            # Before PyTorch reads it: that executes no foreign code, but makes objects of any size.
+            check_saved(folder / _STATE, is_known=_is_known)
             state = torch.load(folder / _STATE, weights_only=True, map_location="cpu")
             _check_state(state, step)
             if has_shards:
@@ -318,22 +316,10 @@ def _load_tensors(path: Path) -> dict[str, Tensor]:
     return safetensors.torch.load_file(path)
 
 
-def _check_archive(path: Path) -> None:
-    """Refuse a state that would take more memory than it has bytes, or that asks for anything but tensors.
-
-    Before PyTorch reads it: that executes no foreign code, but makes objects of any size.
-    """
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        is_stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
-        if not is_stored or sum(member.file_size for member in members) > path.stat().st_size:
-            raise ValueError(f"{path.name} is compressed.")
-        (program,) = (member for member in members if member.filename.endswith("/data.pkl"))
-        for number, (instruction, argument, _) in enumerate(pickletools.genops(archive.read(program))):
-            is_global = instruction.name == "GLOBAL" and _GLOBALS.fullmatch(str(argument)) is not None
-            is_known = is_global or instruction.name in _INSTRUCTIONS
-            if not is_known or number >= _MAX_INSTRUCTIONS:
-                raise ValueError(f"{path.name} holds what no run saves.")
+def _is_known(instruction: str, argument: Any) -> bool:
+    """Return whether an instruction of a pickle is one that runs save."""
+    is_global = instruction == "GLOBAL" and _GLOBALS.fullmatch(str(argument)) is not None
+    return is_global or instruction in _INSTRUCTIONS
 
 
 def _check_state(state: Any, step: int) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) -> None:
     """Write a file so that a crash leaves the old content or the new; FileExistsError if it must be new and is not.
 
-    Links are followed. What is there and is no file, such as /dev/null or a pipe with a reader, is written to; for a
-    reader who never comes nobody waits.
+    Links are followed, unless they lead in a circle. What is there and is no file, such as /dev/null or a pipe with a
+    reader, is written to; for a reader who never comes nobody waits.
     """
     content = content.encode() if isinstance(content, str) else content
     if not is_new and _is_special(path):
         _write_through(path, content)
         return
-    path = path.resolve()
+    path = _target(path)
     if not (is_new and _write_unnamed(path, content)):
         _write_beside(path, content, is_new=is_new)
     sync(path.parent)
@@ -39,6 +39,15 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _target(path: Path) -> Path:
+    """Return where links lead to."""
+    # Unlike `Path.resolve`, this has one answer for a circle in all versions of Python: a link.
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return target
 
 
 def _is_special(path: Path) -> bool:

@@ -21,6 +21,9 @@ from .files import write_atomically
 from .runs import Session, read_config, sessions_from_json, sessions_to_json
 from .serialization import config_to_json
 
+_WRITTEN = ("config.json", "environment.json", "metrics.jsonl", "checkpoints", "tensorboard")
+"""What a trainer writes in the folder."""
+
 
 class RunFolder:
     """A run's folder, for who trains in it; `steadeq.lab.runs.RunRecord` is what it says to who reads it."""
@@ -55,7 +58,9 @@ class RunFolder:
 
     def replace_config(self, config: TrainConfig) -> None:
         """Give the run another config, as when it is to be longer."""
-        write_atomically(self.path / "config.json", config_to_json(config))
+        path = self.path / "config.json"
+        check_plain(path)
+        write_atomically(path, config_to_json(config))
 
     def checkpoints(self, *, keep: int = 2) -> CheckpointFolder:
         """Return the run's checkpoints."""
@@ -85,11 +90,14 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training in the same folder; the lock dies with the process."""
+        """Keep other processes from training in the same folder; the lock dies with the process.
+
+        A folder in which something that a run writes is a link is refused.
+        """
         path = self.path / ".lock"
-        if path.is_symlink():
-            raise InputError(f"{path} is no plain file; remove it.")
         check_plain(path)
+        for name in _WRITTEN:
+            check_no_link(self.path / name)
         try:
             # Not through a link, should there be one by now, and without touching what is in the file.
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -105,7 +113,14 @@ class RunFolder:
             os.close(handle)
 
 
+def check_no_link(path: Path) -> None:
+    """Refuse a link: whoever made the folder would choose what is written to, or deleted, elsewhere."""
+    if path.is_symlink():
+        raise InputError(f"{path} is a link, which nothing is written through; remove it, or link to the whole folder.")
+
+
 def check_plain(path: Path) -> None:
-    """Refuse what is there and is no file, such as a pipe, for whose other end one would wait forever."""
+    """Refuse what is there and is no file: a link, or a pipe, for whose other end one would wait forever."""
+    check_no_link(path)
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is no plain file; remove it.")

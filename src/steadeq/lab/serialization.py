@@ -43,6 +43,7 @@ _LIMITS = {
     "max_products": 10_000,
     "spectrum_products": 10_000,
     "jobs": 1_000,
+    "num_seeds": 1_000,
 }
 """The most that fields of these names may be: beyond it is a typo, which would take all memory or all day."""
 

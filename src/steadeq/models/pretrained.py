@@ -21,6 +21,7 @@ from .._internal.validation import suggestion
 from ..adjoints import AbstractAdjoint
 from ..nn import DEQ
 from ..solvers import AbstractSolver
+from ._saved import check_saved
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _CLASS = "class"
@@ -167,6 +168,8 @@ def read_weights(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
     try:
+        if safetensors is None:
+            check_saved(path)
         content = (
             safetensors.load_file(path) if safetensors else torch.load(path, map_location="cpu", weights_only=True)
         )

@@ -94,7 +94,13 @@ def test_an_edited_config_is_held_to_the_same_bounds(run, capfd):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["demo --num-epochs 0", "demo --jobs 0", "demo --jobs 99999999", "diagnose run --max-products 1"],
+    [
+        "demo --num-epochs 0",
+        "demo --jobs 0",
+        "demo --jobs 99999999",
+        "demo --num-seeds 99999999",
+        "diagnose run --max-products 1",
+    ],
 )
 def test_commands_refuse_counts_of_which_nothing_would_come(arguments, run, capfd):
     refuse(capfd, *arguments.split())
@@ -172,6 +178,32 @@ def test_nobody_waits_for_a_pipe_in_the_place_of_a_file(name, run, capfd):
     if name != "config.json":
         problems = RunRecord.read(run).problems
         assert (f"{name} cannot be read." in problems) == (name != ".lock")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("evaluate", "evaluation.json"),
+        ("evaluate", "evaluation.csv"),
+        ("diagnose", "diagnosis.json"),
+        ("diagnose", "diagnosis"),
+        ("diagnose", "diagnosis/surface.png"),
+    ],
+)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_is_found_out_about_a_run_goes_through_no_link(command, name, is_there, run, tmp_path, capfd):
+    target = tmp_path / "target"
+    (run / name).parent.mkdir(exist_ok=True)
+    if is_there:
+        target.mkdir() if name == "diagnosis" else target.write_text("precious")
+    (run / name).symlink_to(target)
+    assert f"{name} is a link" in refuse(capfd, command, "run")
+    if not is_there:
+        assert not target.exists()
+    elif target.is_dir():
+        assert not any(target.iterdir())
+    else:
+        assert target.read_text() == "precious"
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "state.pt", "checksums.json"])

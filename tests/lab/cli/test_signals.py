@@ -51,6 +51,47 @@ def test_ctrl_c_before_the_command_is_imported_is_no_traceback():
     assert result.stderr == "steadeq: Stopped; nothing was begun.\n"
 
 
+@pytest.mark.parametrize("name", ["typing", "logging", "steadeq._internal.validation", "steadeq.lab.cli.main"])
+def test_ctrl_c_while_the_command_is_imported_is_never_swallowed(name):
+    # As the collection of garbage and callbacks of the import system swallow it.
+    code = (
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {name!r}:\n"
+        "            try:\n"
+        "                signal.raise_signal(signal.SIGINT)\n"
+        "            except KeyboardInterrupt:\n"
+        "                pass\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "for name in [name for name in sys.modules if name.partition('.')[0] in ('typing', 'logging')]:\n"
+        "    del sys.modules[name]\n"
+        "from steadeq.__main__ import run\n"
+        "sys.exit(run())\n"
+    )
+    result = run_python("-c", code, "--version")
+    assert result.returncode == 130
+    assert (result.stdout, result.stderr) == ("", "steadeq: Stopped; nothing was begun.\n")
+
+
+def test_the_package_imports_nothing_before_the_command_can_be_interrupted():
+    # Ctrl-C in an import of the package itself would be a traceback.
+    code = "import sys; before = set(sys.modules); import steadeq.__main__\nprint(sorted(set(sys.modules) - before))"
+    assert run_python("-S", "-c", code).stdout == "['steadeq', 'steadeq.__main__']\n"
+
+
+def test_ctrl_c_is_left_alone_once_the_command_is_imported():
+    code = (
+        "import signal\nfrom steadeq.__main__ import run\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "assert run() == 0\nassert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "assert run() == 0\nassert signal.getsignal(signal.SIGINT) is signal.SIG_IGN\n"
+    )
+    assert run_python("-c", code, "--version").returncode == 0
+
+
 def test_ctrl_c_before_the_command_has_set_up_its_streams_is_no_traceback():
     code = (
         "import logging, runpy, signal\n"

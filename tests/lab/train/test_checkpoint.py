@@ -320,5 +320,5 @@ def test_a_state_of_millions_of_instructions_is_refused_before_it_is_followed(pa
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     sums.write_text(json.dumps({**json.loads(sums.read_text()), "state.pt": digest}))
     monkeypatch.setattr(torch, "load", follow)
-    with pytest.raises(DamagedCheckpointError, match=r"state\.pt holds what no run saves"):
+    with pytest.raises(DamagedCheckpointError, match=r"state\.pt holds more than weights and plain values"):
         RunFolder(path).checkpoints().load(4)

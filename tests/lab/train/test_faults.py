@@ -471,8 +471,42 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_is_left_alone(target, p
     (path / ".lock").unlink(missing_ok=True)
     (path / ".lock").symlink_to(other)
     assert main(["train", "--resume", "--out", str(path)]) == 2
-    assert f"{path / '.lock'} is no plain file" in capfd.readouterr().err
+    assert f"{path / '.lock'} is a link" in capfd.readouterr().err
     assert other.read_text() == "precious" if target == "file" else not other.exists()
+
+
+@pytest.mark.parametrize("target", ["file", "nothing"])
+@pytest.mark.parametrize("name", ["config.json", "environment.json", "metrics.jsonl", "checkpoints"])
+def test_a_run_writes_through_no_link(name, target, path, tmp_path, capfd):
+    if (name, target) == ("config.json", "nothing"):
+        pytest.skip("is no run")
+    place, other = path / name, tmp_path / "other"
+    if target == "file":
+        place.rename(other)
+    else:
+        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+    place.symlink_to(other)
+    before = {file: file.read_bytes() for file in (other, *other.rglob("*")) if file.is_file()}
+    # Longer, so that all of it would be written.
+    assert main(["train", "--resume", "--out", str(path), "--loop.num-steps", "14"]) == 2
+    assert f"{place} is a link" in capfd.readouterr().err
+    assert {file: file.read_bytes() for file in (other, *other.rglob("*")) if file.is_file()} == before
+    assert other.exists() == (target == "file")
+
+
+def test_a_link_to_the_whole_folder_of_a_run_is_followed(path, tmp_path):
+    (tmp_path / "link").symlink_to(path)
+    assert main(["train", "--resume", "--out", str(tmp_path / "link")]) == 0
+    assert (path / "checkpoints" / "step-00000012").is_dir()
+
+
+def test_what_is_kept_aside_goes_through_no_link(path, tmp_path):
+    shutil.rmtree(path / "checkpoints")
+    before = (path / "metrics.jsonl").read_bytes()
+    (path / "metrics.1.jsonl").symlink_to(tmp_path / "authorized_keys")
+    train(CONFIG, path)
+    assert not (tmp_path / "authorized_keys").exists()
+    assert (path / "metrics.2.jsonl").read_bytes() == before
 
 
 def test_what_is_in_a_lock_stays_there(path):
@@ -491,6 +525,16 @@ def test_lines_that_cannot_be_read_are_kept_aside_and_cost_no_others(path, whole
     assert "lines that cannot be read (2); it is kept as metrics.1.jsonl" in caplog.text
     steps = [line["step"] for line in metrics_of(path) if line["event"] == "train"]
     assert steps == [1, *range(3, 13)]
+
+
+@pytest.mark.parametrize("is_cut_off", [True, False])
+def test_a_last_line_is_kept_aside_unless_a_crash_cut_it_off(is_cut_off, path, caplog):
+    lines = (path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    damaged = b"".join([*lines[:-1], lines[-1].replace(b":", b"\xff")])
+    (path / "metrics.jsonl").write_bytes(damaged[:-1] if is_cut_off else damaged)
+    train(CONFIG, path)
+    assert (path / "metrics.1.jsonl").exists() != is_cut_off
+    assert ("lines that cannot be read" in caplog.text) != is_cut_off
 
 
 def test_metrics_of_a_run_that_lost_its_checkpoints_are_kept_aside(path, whole, caplog):

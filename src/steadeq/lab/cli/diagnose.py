@@ -25,7 +25,7 @@ from ..config import TrainConfig
 from ..data import Synthetic, fingerprint, read_samples, synthetic
 from ..errors import InputError
 from ..files import write_atomically
-from ..folder import check_plain
+from ..folder import check_no_link, check_plain
 from ..loading import TrainedModel, load_trained
 from ..report import diagnosis_panels, iteration_panel, save_png, synthetic_figure
 from ..report.synthetic import Frame
@@ -85,10 +85,13 @@ def run(arguments: Sequence[str]) -> int:
     folder = args.run / "diagnosis"
     try:
         check_plain(args.run / "diagnosis.json")
+        check_no_link(folder)
         folder.mkdir(exist_ok=True)
         write_atomically(args.run / "diagnosis.json", result.to_json())
         for name, figure in figures.items():
-            save_png(figure, folder / f"{name.lower().replace(' ', '-')}.png")
+            path = folder / f"{name.lower().replace(' ', '-')}.png"
+            check_plain(path)
+            save_png(figure, path)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}.") from error
     print(textwrap.fill(str(result.found), _WIDTH), end="\n\n")

@@ -9,18 +9,16 @@ import importlib
 import io
 import logging
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ... import __version__
 from ..._internal.validation import suggestion
 from ..errors import HelpShown, InputError, Interrupted, RunError, printable
 from ..memory import lack_of_memory
+from .leaving import LeavingAtOnce
 
 COMMANDS = {
     "demo": "a looped block with and without the penalty, then an HTML report (2 minutes)",
@@ -102,29 +100,9 @@ def _dispatch(arguments: Sequence[str]) -> int:
     if name not in COMMANDS:
         known = suggestion(name, [*COMMANDS, "--help", "--version"])
         raise InputError(f"There is no command {name!r}.{known} `steadeq --help` lists them all.")
-    with _leaving_at_once():
+    with LeavingAtOnce():
         command = _load(name)
     return command(rest)
-
-
-@contextmanager
-def _leaving_at_once() -> Iterator[None]:
-    """Have Ctrl-C end the process while modules are imported: nothing is begun yet, and an import may swallow it."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        os._exit(_fail("Stopped; nothing was begun.", 130))
-
-    is_ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if is_ours:
-        signal.signal(signal.SIGINT, leave)
-    try:
-        yield
-    finally:
-        if is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _load(name: str) -> Callable[[Sequence[str]], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -125,7 +126,8 @@ def load_recipe(text: str) -> Recipe:
 
 
 def _import_file(path: Path) -> ModuleType:
-    whole = path.resolve()
+    # Unlike `Path.resolve`, this says nothing about links that lead in a circle.
+    whole = Path(os.path.realpath(path))
     if whole in _LOADED:
         return _LOADED[whole]
     if not path.is_file():

@@ -80,16 +80,17 @@ class MetricsLog:
         if not path.is_file():
             return
         kept, damaged = [], []
-        lines = path.read_text(errors="replace").splitlines()
+        lines = path.read_text(errors="replace").splitlines(keepends=True)
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
                 is_later = record["step"] > (evaluated_at if record["event"] == "evaluation" else step)
                 # The last line is written anew when the run is through.
                 if not is_later and record["event"] != "finished":
-                    kept.append(line + "\n")
+                    kept.append(line.strip() + "\n")
             except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
-                if number < len(lines):
+                # A line that a crash cut off is the last one, and has no end.
+                if number < len(lines) or line.endswith("\n"):
                     damaged.append(number)
         if damaged:
             _set_aside(path, f"{path} has lines that cannot be read ({', '.join(map(str, damaged[:5]))})")
@@ -137,8 +138,10 @@ class MetricsLog:
 def _set_aside(path: Path, reason: str) -> None:
     """Keep a copy of a file under a name that is not taken, and say so."""
     copies = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
-    copy = next(copy for copy in copies if not copy.exists())
-    shutil.copyfile(path, copy)
+    # A link that leads nowhere yet is there too.
+    copy = next(copy for copy in copies if not os.path.lexists(copy))
+    with path.open("rb") as source, copy.open("xb") as target:
+        shutil.copyfileobj(source, target)
     log.warning("%s; it is kept as %s.", reason, copy.name)
 
 
