@@ -98,7 +98,7 @@ def test_an_edited_config_is_held_to_the_same_bounds(run, capfd):
         "demo --num-epochs 0",
         "demo --jobs 0",
         "demo --jobs 99999999",
-        "demo --num-seeds 99999999",
+        "demo --num-seeds 1001",
         "diagnose run --max-products 1",
     ],
 )
