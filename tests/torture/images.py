@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import warnings
 import zlib
 from pathlib import Path
 from random import Random
@@ -49,10 +50,13 @@ def _other(draw: Random) -> bytes:
     """An image in any format and mode."""
     image = Image.new(draw.choice(("RGB", "L", "P", "1", "CMYK", "RGBA")), (draw.randint(1, 40), draw.randint(1, 40)))
     buffer = io.BytesIO()
-    try:
-        image.save(buffer, draw.choice(FORMATS))
-    except (OSError, ValueError):
-        image.convert("RGB").save(buffer, draw.choice(("EPS", "PNG")))
+    with warnings.catch_warnings():
+        # Pillow will not write all of them for ever.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            image.save(buffer, draw.choice(FORMATS))
+        except (OSError, ValueError):
+            image.convert("RGB").save(buffer, draw.choice(("EPS", "PNG")))
     return buffer.getvalue()
 
 
