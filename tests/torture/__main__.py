@@ -1,6 +1,6 @@
 """`make torture`: all attacks, and a table of them in results.json and results.md.
 
-usage: python -m torture [ATTACK ...] [ATTACK:NUMBER ...] [--share S] [--workers N]
+usage: python -m torture [ATTACK ...] [ATTACK:NUMBER ...] [--share S] [--workers N] [--note TEXT]
 
 With names, only these attacks are made, with numbers only these tries of them, and the files are left alone. A share
 of 0.2 makes a fifth of the tries.
@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("attacks", nargs="*", help=f"of {', '.join(ATTACKS)}; ATTACK:NUMBER for a single try")
     parser.add_argument("--share", type=float, default=1.0, help="which part of the tries to make")
     parser.add_argument("--workers", type=int, default=2, help="how many tries at a time")
+    parser.add_argument("--note", default="", help="what the files are to say about how they were made")
     arguments = parser.parse_args()
     rows = []
     print(f"{'attack':20} {'tries':>6} {'failures':>9} {'seconds':>8}")
@@ -38,7 +39,7 @@ def main() -> int:
             print(f"  {failure.reproduction}  # {failure.reason}", flush=True)
         rows.append(_row(name, len(numbers), failures, seconds))
     if not arguments.attacks:
-        content = {**_circumstances(), "share": arguments.share, "attacks": rows}
+        content = {**_circumstances(), "share": arguments.share, "note": arguments.note, "attacks": rows}
         RESULTS.write_text(json.dumps(content, indent=1) + "\n")
         RESULTS.with_suffix(".md").write_text(_table(content))
     return 1 if any(row["failures"] for row in rows) else 0
@@ -71,7 +72,8 @@ def _table(content: dict) -> str:
             "",
             f"`make torture` on {content['date']}: steadeq {content['steadeq']}, torch {content['torch']}, Python "
             f"{content['python']}, {content['system']}; "
-            + ("all tries." if content["share"] == 1 else f"{content['share']:.0%} of the tries."),
+            + ("all tries." if content["share"] == 1 else f"{content['share']:.0%} of the tries.")
+            + (f" {content['note']}" if content["note"] else ""),
             "",
             "| attack | tries | failures |",
             "| --- | ---: | ---: |",
