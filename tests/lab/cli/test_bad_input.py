@@ -178,8 +178,8 @@ def test_missing_data_says_where_it_was_looked_for_and_how_to_get_it(folder, tmp
     assert "steadeq data cifar10" in line
 
 
-def test_no_recipe_lists_them_all(folder, capfd):
-    assert "synthetic-jr" in refuse(capfd, "train")
+def test_no_recipe_says_where_they_are_listed(folder, capfd):
+    assert "steadeq recipes" in refuse(capfd, "train")
     assert "--out" in refuse(capfd, "train", "--resume")
 
 

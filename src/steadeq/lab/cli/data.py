@@ -50,6 +50,7 @@ def run(arguments: Sequence[str]) -> int:
         rows = [[entry.name, entry.state(), entry.summary] for entry in CATALOG.values()]
         print_table(["data", "where", "what it is"], rows)
         print(f"Looked for in {_folders()} ($STEADEQ_DATA, ./data, the user's cache).")
+        print("`steadeq data NAME` says how to get one.")
     elif args.download:
         _download(CATALOG[args.name], args.to)
     elif args.verify:

@@ -30,8 +30,8 @@ _HELP = """usage: steadeq train RECIPE [--out DIR] [--resume] [--parallel fsdp] 
 Trains a recipe in the folder DIR (runs/RECIPE if none is named). RECIPE is a name, or path/to/file.py:function for one
 of your own. Ctrl-C and kill save a checkpoint; --resume continues from the latest, and with a larger --loop.num-epochs
 or --loop.num-steps makes the run longer. `steadeq train RECIPE --help` lists every field with its value in the recipe.
-
-recipes: {names}"""
+`steadeq recipes` lists the recipes. While it trains, "evals 12.0+8.0" are evaluations of the cell in a solve, and products
+with its Jacobian in the backward solve."""
 
 
 _LENGTH = ("loop.num_epochs", "loop.num_steps")
@@ -72,9 +72,9 @@ def run(arguments: Sequence[str]) -> int:
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if name is None and "--resume" not in arguments:
         if {"-h", "--help"} & set(arguments):
-            print(_HELP.format(names=", ".join(recipes.names())))
+            print(_HELP)
             return 0
-        raise InputError(f"Which recipe? There are {', '.join(recipes.names())}.")
+        raise InputError("Which recipe? `steadeq recipes` lists them.")
     request = _parse(name, arguments[1:] if name else arguments)
     with Process.join(request.config.loop.device, parallel=request.args.parallel) as process:
         try:
