@@ -41,9 +41,7 @@ def run(arguments: Sequence[str]) -> int:
         at = "" if given.scale is None else f" at the scale {given.scale}"
         raise InputError(f"No recipe{at} has the words {' '.join(given.words)!r}; `steadeq recipes` lists them all.")
     print_table(["recipe", "scale", "what it is"], rows)
-    print(
-        "Scales: `cpu` trains for minutes on two cores, `day` for up to an hour; `paper` has the paper's sizes, for GPUs."
-    )
+    print("Scales: `cpu` trains for minutes on two cores, `day` for up to an hour; `paper` is what the paper trained.")
     print("`steadeq train RECIPE` trains one; `steadeq train RECIPE --help` lists all that can be changed in it.")
     return 0
 

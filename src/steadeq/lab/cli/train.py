@@ -30,8 +30,8 @@ _HELP = """usage: steadeq train RECIPE [--out DIR] [--resume] [--parallel fsdp] 
 Trains a recipe in the folder DIR (runs/RECIPE if none is named). RECIPE is a name, or path/to/file.py:function for one
 of your own. Ctrl-C and kill save a checkpoint; --resume continues from the latest, and with a larger --loop.num-epochs
 or --loop.num-steps makes the run longer. `steadeq train RECIPE --help` lists every field with its value in the recipe.
-`steadeq recipes` lists the recipes. While it trains, "evals 12.0+8.0" are evaluations of the cell in a solve, and products
-with its Jacobian in the backward solve."""
+`steadeq recipes` lists the recipes. While it trains, "evals 12.0+8.0" are evaluations of the cell in a solve, and
+products with its Jacobian in the backward solve."""
 
 
 _LENGTH = ("loop.num_epochs", "loop.num_steps")
