@@ -154,6 +154,7 @@ class HeldMasks:
         self._outer = _current.evaluation
         self._drawn = {} if self._outer is None else self._outer.drawn
         self._num_samples: int | None = None
+        self._of_all: _Evaluation | None = None
 
     @property
     def exist(self) -> bool:
@@ -171,13 +172,18 @@ class HeldMasks:
             num_samples: Number of samples that are evaluated.
             rows: Which they are, if the map was told.
         """
+        if rows is None and self._of_all is not None:
+            return self._of_all
         if self._num_samples is None:
             self._num_samples = num_samples
         if rows is not None and len(rows) == self._num_samples:
             rows = None
         outer = self._outer
         if outer is None or outer.rows is None:
-            return _Evaluation(self._drawn, self._num_samples, rows)
+            found = _Evaluation(self._drawn, self._num_samples, rows)
+            # The usual case, which small maps should not be slower by.
+            self._of_all = found if rows is None else self._of_all
+            return found
         # Samples have left the batch around this one, which is what is left of it, or else something of its own.
         if self._num_samples == len(outer.rows):
             rows = outer.rows if rows is None else outer.rows.index_select(0, rows)
@@ -202,7 +208,7 @@ class MaskedMap:
         if inputs and isinstance(inputs[-1], Rows):
             inputs, rows = inputs[:-1], inputs[-1].numbers
         before = _current.evaluation
-        _current.evaluation = self.masks.evaluation(len(z if isinstance(z, Tensor) else leaves(z)[0]), rows)
+        _current.evaluation = self.masks.evaluation((z if isinstance(z, Tensor) else leaves(z)[0]).shape[0], rows)
         try:
             return self.f(z, *inputs)
         finally:

@@ -26,11 +26,15 @@ def _is_record(tree: Any) -> bool:
 
 
 def _holds_record(tree: Any) -> bool:
+    if isinstance(tree, Tensor):
+        return False
     return _is_record(tree) or any(_holds_record(child) for _, child in _children(tree) or ())
 
 
 def _children(tree: Any) -> list[tuple[Any, Any]] | None:
     """List the children of a tree with their keys, in order, or return None for a leaf."""
+    if isinstance(tree, Tensor):
+        return None
     if isinstance(tree, (tuple, list)):
         return list(enumerate(tree))
     if isinstance(tree, dict):

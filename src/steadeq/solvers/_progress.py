@@ -49,9 +49,6 @@ class Progress:
         max_stalled_windows: float = 3,
         keep_last: bool = False,
     ) -> None:
-        is_known = residual is not None
-        if residual is None:
-            residual = payload.new_full((payload.shape[0],), math.inf)
         self.num_evals = 0
         self.goes_on = True
         """Whether there is budget left and, as far as is known, a row to spend it on."""
@@ -59,27 +56,33 @@ class Progress:
         """Current rows whose merit grew beyond what the rule allows, if any."""
         self.finished: Tensor | None = None
         """Current rows that are done and only ride along, if any."""
-        self._batch_size = residual.shape[0]
+        self._batch_size = payload.shape[0]
         # What is beyond the largest number of the dtype accepts all that is finite, as that number does.
-        self._tol, self._max_evals = min(solver.tol, torch.finfo(residual.dtype).max), solver.max_evals
+        self._tol, self._max_evals = min(solver.tol, torch.finfo(payload.dtype).max), solver.max_evals
         self._floor, self._num_quiet_windows, self._max_stalled = 100 * eps, num_quiet_windows, max_stalled_windows
         self._keep_last = keep_last
         self._rows: Tensor | None = None
         self._trace: list[tuple[Tensor, Tensor | None]] = []
         self._results: list[_Result] = []
         self._num_riding = self._num_leaving = 0
-        self._best, self._kept = payload, residual.expand(2, -1)
-        self._snapshot, self._window = self._kept, list[Tensor]()
+        self._best, self._window = payload, list[Tensor]()
         # Nothing happens as long as every row improves and has not converged: by a positive slack of
-        # (kept merit - merit, residual - tol), which no row has that is not finite.
-        self._offset = torch.stack([residual, torch.full_like(residual, -self._tol)])
-        self._sign = residual.new_tensor([[-1.0], [1.0]])
-        self._bound = self._offset[0]
-        self._num_stalled = torch.zeros_like(residual, dtype=torch.int64)
+        # (kept merit - merit, residual - tol), which no row has that is not finite. Made at once, and without
+        # broadcasting later, as each small kernel of a solve shows next to a small f.
+        table = payload.new_tensor([[-1.0, 1.0], [math.inf, -self._tol], [math.inf, math.inf]])
+        numbers = table.unsqueeze(2).expand(-1, -1, self._batch_size).contiguous()
+        self._sign, self._limit, self._kept = numbers.unbind()
+        self._offset = self._limit
+        self._snapshot = self._kept
+        # Windows in a row without progress.
+        self._num_stalled: Tensor | int = 0
         # How often in a row the tolerance was met, and how often it must be.
-        self._num_met, self._num_to_meet = self._num_stalled, getattr(solver, "patience", 1)
-        if is_known:
+        self._num_met: Tensor | int = 0
+        self._num_to_meet = getattr(solver, "patience", 1)
+        if residual is not None:
+            self._kept = self._snapshot = residual.expand(2, -1)
             self._finish(residual <= self._tol, Status.CONVERGED)
+            self._offset = torch.minimum(self._kept, self._limit)
 
     def record(
         self, z: Tensor, measures: Tensor, image_norm: Tensor | None = None, max_growth: float = math.inf
@@ -94,10 +97,9 @@ class Progress:
         """
         self.num_evals += 1
         self.rejected = None
-        merit, residual = measures.unbind(0)
-        self._trace.append((residual, self._rows))
+        self._trace.append((measures, self._rows))
         if self._num_to_meet > 1:
-            self._num_met = torch.where(residual <= self._tol, self._num_met + 1, 0)
+            self._num_met = torch.where(measures[1] <= self._tol, self._num_met + 1, 0)
         slack = torch.addcmul(self._offset, measures, self._sign)
         if look(slack.min()) > 0:
             self._best, self._kept = z, measures
@@ -105,18 +107,18 @@ class Progress:
             # The least of all rows, which is NaN or infinite where some row is not finite.
             merit_slack, residual_slack = look(slack.amin(dim=1))
             if merit_slack > -math.inf and residual_slack > 0:
-                merit = self._keep_better(z, measures, self._is_better(measures), max_growth)
+                self._keep_better(z, measures, self._is_better(measures), max_growth)
             else:
-                merit = self._settle(z, measures, image_norm, max_growth)
-        self._bound.copy_(merit)
+                self._settle(z, measures, image_norm, max_growth)
         if self._tol > 0:
-            self._window.append(residual)
+            self._window.append(measures)
             if len(self._window) == WINDOW:
                 self._check_stagnation()
+        self._offset = torch.minimum(self._kept, self._limit)
         self.goes_on = self.num_evals < self._max_evals and self._num_riding < measures.shape[1]
 
-    def _settle(self, z: Tensor, measures: Tensor, image_norm: Tensor | None, max_growth: float) -> Tensor:
-        """Handle an evaluation at which some row finished or failed; return the (rows,) merits that are kept."""
+    def _settle(self, z: Tensor, measures: Tensor, image_norm: Tensor | None, max_growth: float) -> None:
+        """Handle an evaluation at which some row finished or failed."""
         is_finite = _are_finite(measures, image_norm)
         is_converged = (measures[1] <= self._tol) & is_finite
         if self._num_to_meet > 1:
@@ -126,19 +128,17 @@ class Progress:
         self._keep_better(z, measures, better, max_growth)
         self._finish(is_converged, Status.CONVERGED)
         self._finish(~is_finite, Status.NON_FINITE)
-        return self._kept[0]
 
     def _is_better(self, measures: Tensor) -> Tensor:
         return measures[0].isfinite() if self._keep_last else measures[0] <= self._kept[0]
 
-    def _keep_better(self, z: Tensor, measures: Tensor, better: Tensor, max_growth: float) -> Tensor:
+    def _keep_better(self, z: Tensor, measures: Tensor, better: Tensor, max_growth: float) -> None:
         self._best = torch.where(better.unsqueeze(1), z, self._best)
         if max_growth != math.inf:
             rejected = measures[0] > max_growth * self._kept[0]
             # Handed on only if it says something, as a rule has to do much about it.
             self.rejected = rejected if look(rejected.any()) else None
         self._kept = torch.where(better, measures, self._kept)
-        return self._kept[0]
 
     def _check_stagnation(self) -> None:
         is_stalled, self._snapshot = _look_back(self._kept, self._window, self._snapshot)
@@ -167,9 +167,8 @@ class Progress:
         # A failed row costs its neighbors nothing, and does not change when they are compacted.
         self._num_leaving += 0 if status is Status.NON_FINITE else index.numel()
         # Nothing more happens to these rows.
-        self._offset = torch.where(mask, math.inf, self._offset)
+        self._limit = torch.where(mask, math.inf, self._limit)
         self._kept = torch.where(mask, math.inf, self._kept)
-        self._bound = self._offset[0]
         self.goes_on = self._num_riding < mask.shape[0]
 
     @property
@@ -182,11 +181,11 @@ class Progress:
         assert self.finished is not None
         rows = (~self.finished).nonzero()[:, 0]
         for name in ("_best", "_num_stalled", "_num_met"):
-            setattr(self, name, getattr(self, name).index_select(0, rows))
-        for name in ("_offset", "_kept", "_snapshot"):
+            value = getattr(self, name)
+            setattr(self, name, value.index_select(0, rows) if isinstance(value, Tensor) else value)
+        for name in ("_sign", "_limit", "_offset", "_kept", "_snapshot"):
             setattr(self, name, getattr(self, name).index_select(1, rows))
-        self._window = [residual.index_select(0, rows) for residual in self._window]
-        self._bound = self._offset[0]
+        self._window = [measures.index_select(1, rows) for measures in self._window]
         if self.rejected is not None:
             self.rejected = self.rejected.index_select(0, rows)
         self._rows = rows if self._rows is None else self._rows.index_select(0, rows)
@@ -216,14 +215,14 @@ class Progress:
     def result(self) -> SolveStats:
         """Return how the solve went."""
         if not self._results:
-            num_evals = torch.full_like(self._num_stalled, self.num_evals)
+            num_evals = torch.full_like(self._kept[1], self.num_evals, dtype=torch.int64)
             return SolveStats(
                 residual=self._kept[1],
                 num_evals=num_evals,
                 status=torch.full_like(num_evals, int(Status.MAX_EVALS)),
-                trace=torch.stack([residual for residual, _ in self._trace]),
+                trace=torch.stack([measures for measures, _ in self._trace])[:, 1],
             )
-        rest = torch.ones_like(self._num_stalled, dtype=torch.bool) if self.finished is None else ~self.finished
+        rest = torch.ones_like(self._kept[1], dtype=torch.bool) if self.finished is None else ~self.finished
         residual = self._kept.new_empty(self._batch_size)
         num_evals = torch.empty_like(residual, dtype=torch.int64)
         status = torch.empty_like(num_evals)
@@ -311,7 +310,7 @@ class MaskedProgress:
     ) -> None:
         """Take in one evaluation of the current rows; see `Progress`."""
         self.num_evals += 1
-        self._trace.append((measures[1], self._rows))
+        self._trace.append((measures, self._rows))
         is_finite = _are_finite(measures, image_norm)
         is_converged = (measures[1] <= self._tol) & is_finite
         if self._num_to_meet > 1:
@@ -327,7 +326,7 @@ class MaskedProgress:
         self._finish(is_converged, Status.CONVERGED)
         self._finish(~is_finite, Status.NON_FINITE)
         if self._tol > 0:
-            self._window.append(measures[1])
+            self._window.append(measures)
             if len(self._window) == WINDOW:
                 self._check_stagnation()
         self.goes_on, self.wants_selection = self.num_evals < self._max_evals, False
@@ -361,7 +360,7 @@ class MaskedProgress:
             setattr(self, name, getattr(self, name).index_select(0, rows))
         for name in ("_kept", "_snapshot"):
             setattr(self, name, getattr(self, name).index_select(1, rows))
-        self._window = [residual.index_select(0, rows) for residual in self._window]
+        self._window = [measures.index_select(1, rows) for measures in self._window]
         if self.rejected is not None:
             self.rejected = self.rejected.index_select(0, rows)
         self._rows = rows if self._rows is None else self._rows.index_select(0, rows)
@@ -427,11 +426,11 @@ def _are_finite(measures: Tensor, image_norm: Tensor | None) -> Tensor:
 
 
 def _look_back(kept: Tensor, window: list[Tensor], snapshot: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which rows made no progress over a window of residuals, and the (2, rows) measures to compare with next.
+    """Return which rows made no progress over a window of measures, and the (2, rows) measures to compare with next.
 
     Progress by either measure counts: on the way through a hump the residual may fall while ‖g‖ grows.
     """
-    latest = torch.stack([kept[0], torch.stack(window).amin(dim=0).minimum(snapshot[1])])
+    latest = torch.stack([kept[0], torch.stack(window)[:, 1].amin(dim=0).minimum(snapshot[1])])
     return (latest > 0.999 * snapshot).all(dim=0), latest
 
 
@@ -439,15 +438,15 @@ def _assemble_trace(lines: list[tuple[Tensor, Tensor | None]], residual: Tensor,
     """Return the (evaluations, B) residuals from those of the rows of each evaluation; finished rows stay as they were.
 
     Args:
-        lines: Residuals of each evaluation, and which rows of the batch they are of, or None for all.
+        lines: Measures of each evaluation, and which rows of the batch they are of, or None for all.
         residual: (B,) residuals that the samples ended with.
         num_evals: (B,) how many evaluations each sample took.
     """
     if lines and all(rows is None for _, rows in lines):
-        trace = torch.stack([line for line, _ in lines])
+        trace = torch.stack([measures for measures, _ in lines])[:, 1]
     else:
         trace = residual.new_zeros(len(lines), len(residual))
-        for line, (part, rows) in zip(trace, lines, strict=True):
-            line[slice(None) if rows is None else rows] = part
+        for line, (measures, rows) in zip(trace, lines, strict=True):
+            line[slice(None) if rows is None else rows] = measures[1]
     last = torch.arange(len(lines), device=trace.device)[:, None].minimum((num_evals - 1).clamp(min=0))
     return trace.gather(0, last).nan_to_num(nan=math.inf, posinf=math.inf)
