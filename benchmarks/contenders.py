@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import by_hand
 import torch
 from torch import Tensor
 from workloads import Workload
@@ -42,9 +43,15 @@ def solvers() -> dict[tuple[str, str], Solve]:
     return found
 
 
+def hand_written() -> dict[tuple[str, str], Solve]:
+    """Return the loops that one would write by hand, by method and library."""
+    methods = {"Picard": by_hand.picard, "Anderson": by_hand.anderson, "Broyden": by_hand.broyden}
+    return {(name, "by hand"): _by_hand(method) for name, method in methods.items()}
+
+
 def train_steps() -> dict[str, Callable[[Map, Workload, int, Tensor], None]]:
     """Return how each library makes a forward and a backward pass of so many evaluations each."""
-    found = {"steadeq": _steadeq_train_step}
+    found = {"steadeq": _steadeq_train_step, "by hand": _train_step_by_hand}
     if peer_version() is not None:
         found["torchdeq"] = _torchdeq_train_step
     return found
@@ -55,6 +62,22 @@ def _steadeq(make_solver: Callable[[int], AbstractSolver]) -> Solve:
         return fixed_point(f, workload.z0, *workload.inputs, solver=make_solver(num_evals))
 
     return solve
+
+
+def _by_hand(method: Callable[..., Any]) -> Solve:
+    def solve(f: Map, workload: Workload, num_evals: int) -> Any:
+        return method(_on_matrices(f, workload), workload.z0.flatten(1), num_evals)
+
+    return solve
+
+
+def _on_matrices(f: Map, workload: Workload) -> Callable[[Tensor], Tensor]:
+    shape, inputs = workload.z0.shape, workload.inputs
+    return lambda z: f(z.view(shape), *inputs).flatten(1)
+
+
+def _train_step_by_hand(f: Map, workload: Workload, num_evals: int, g: Tensor) -> None:
+    by_hand.train_step(_on_matrices(f, workload), workload.z0.flatten(1), num_evals, g.flatten(1))
 
 
 def _torchdeq(name: str, *, num_free: int = 0, **options: Any) -> Solve:

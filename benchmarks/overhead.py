@@ -27,7 +27,7 @@ from typing import Any
 
 import kept
 import torch
-from contenders import peer_version, solve_linear, solvers, train_steps
+from contenders import hand_written, peer_version, solve_linear, solvers, train_steps
 from measure import OpCounter, WaitCounter, count_calls, peak_bytes, time_interleaved
 from torch import Tensor
 from workloads import WORKLOADS, Workload, conv, mixed, mlp
@@ -75,13 +75,14 @@ def measure_overhead(names: list[str], seconds: float) -> list[dict[str, Any]]:
                     workload.f(state)
 
             contenders: dict[Any, Callable[[], Any]] = {"f": evaluate}
-            for key, solve in solvers().items():
+            found = solvers() | hand_written()
+            for key, solve in found.items():
                 counted, counts = count_calls(workload.cell)
                 solve(counted, workload, NUM_EVALS)
                 check_counts(key, counts, f=NUM_EVALS)
                 contenders[key] = lambda solve=solve, workload=workload: solve(workload.cell, workload, NUM_EVALS)
             times = time_interleaved(contenders, seconds=seconds, min_rounds=5)
-        for method, library in solvers():
+        for method, library in found:
             spent = times[method, library]
             rows.append(
                 {
@@ -352,12 +353,14 @@ def tables(results: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]
                     *key,
                     fixed(pair["steadeq"]["ratio"]),
                     bound("<= ", TARGETS[section].get(key[1], {}).get(key[0])),
+                    fixed(pair.get("by hand", {}).get("ratio")),
                     fixed(pair.get("torchdeq", {}).get("ratio")),
                     f"{pair['steadeq']['microseconds_per_f']:.0f}",
                 ]
                 for key, pair in paired(results[section])
             ]
-            found.append((title, ["workload", "method", "steadeq", "target", "torchdeq", "µs per f"], rows))
+            header = ["workload", "method", "steadeq", "target", "by hand", "torchdeq", "µs per f"]
+            found.append((title, header, rows))
     if "compiled" in results:
         rows = [
             [
