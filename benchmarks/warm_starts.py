@@ -3,8 +3,9 @@
     python benchmarks/warm_starts.py        train, keep the numbers in results/warm_starts.json, put them into README.md
 
 The network, data and optimizer of `digits` and `digits-jr`, with a budget of 18 evaluations in both, so that a solve
-takes what it needs. Every training image keeps the state that its last solve found; the next solve of it starts there, or at
-zero. Evaluations always start at zero, as nobody has seen their images. Times are those of the processor, one thread.
+takes what it needs. Every training image keeps the state that its last solve found; the next solve of it starts there,
+or at zero. Evaluations always start at zero, as nobody has seen their images. Times are those of the processor, one
+thread.
 
 Stated before the first run: a warm start saves a third of the evaluations at a tolerance of 1e-3, and costs no
 accuracy.
@@ -52,9 +53,7 @@ def train(recipe: str, seed: int, *, is_warm: bool) -> dict[str, float]:
                 continue
             z0 = states[rows] if is_warm and states is not None else None
             output, eq = model.solve(x[rows], z0=z0)
-            loss = functional.cross_entropy(output, label[rows]) + config.regularizer(
-                eq, step=step, num_steps=num_steps
-            )
+            loss = functional.cross_entropy(output, label[rows]) + config.regularizer(eq, step=step)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
