@@ -154,6 +154,8 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
     for seed in range(arguments.num_seeds):
         for task in arguments.tasks:
             for (recipe, row), config in configs(task, seed).items():
+                if row not in (EXPLICIT, *arguments.rows) or recipe not in (arguments.recipes or (recipe,)):
+                    continue
                 path = folder(arguments.runs, task, recipe, row, seed)
                 complete_run(config, path, display=choose_display())
                 found = results["tasks"].setdefault(task, {}).setdefault(recipe, {}).setdefault(row, {})
@@ -215,6 +217,8 @@ def _cells(runs: list[dict[str, Any]], target: float, twin: float | None, *, is_
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--recipes", nargs="+", help="some of the recipes of the tasks")
+    parser.add_argument("--rows", nargs="+", choices=[*ROWS, *FOR_PENALTY], default=[*ROWS, *FOR_PENALTY])
     parser.add_argument("--num-seeds", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=Path("runs") / "time-to-quality", help="folder of the runs")
     parser.add_argument("--json", type=Path, default=HERE / "results" / "time_to_quality.json")
