@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,15 @@ def _quiet_stderr() -> Iterator[None]:
 class OpCounter(TorchDispatchMode):
     """Counts dispatched operations, except for those inside of `pause`.
 
-    `kernels` holds operations that compute or copy, `views` those that only describe memory anew.
+    `kernels` holds operations that compute or copy, `views` those that only describe memory anew. `num_bytes` is what
+    kernels read and write if each tensor that they take or return passes through memory once.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.kernels: Counter[str] = Counter()
         self.views: Counter[str] = Counter()
+        self.num_bytes = 0
         self._is_paused = False
 
     @contextmanager
@@ -122,7 +125,39 @@ class OpCounter(TorchDispatchMode):
             returns = func._schema.returns
             is_view = any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
             (self.views if is_view else self.kernels)[str(func)] += 1
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if not self._is_paused and not is_view and "empty" not in str(func):
+            touched = tree_leaves((args, kwargs, result))
+            # What is written in place, or by out=..., is among both arguments and results.
+            sizes = {id(t): t.numel() * t.element_size() for t in touched if isinstance(t, Tensor)}
+            self.num_bytes += sum(sizes.values())
+        return result
+
+
+def launch_seconds() -> float:
+    """Return what the least kernel takes that is launched from Python, with nothing else in between."""
+    x = torch.zeros(1)
+    return min(_times(lambda: torch.add(x, x), 2000))
+
+
+def bytes_per_second(num_bytes: int) -> float:
+    """Return how fast one thread reads two tensors of a size and writes a third, of the 24 that a solver may hold."""
+    ring = [torch.zeros(max(num_bytes // 4, 1)) for _ in range(24)]
+
+    def go_around() -> None:
+        for number in range(len(ring)):
+            torch.add(ring[number - 2], ring[number - 1], out=ring[number])
+
+    return 3 * len(ring) * ring[0].numel() * 4 / min(_times(go_around, 20))
+
+
+def _times(run: Callable[[], Any], number: int) -> list[float]:
+    found = []
+    for _ in range(number):
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return found
 
 
 _WAITING = ("_local_scalar_dense", "item", "equal", "nonzero", "is_nonzero", "masked_select", "_unique2")
