@@ -6,7 +6,7 @@ import torch
 from matrices import MATRICES, convection
 from matrices import true_radius as known_radius
 
-from steadeq import Equilibrium, frobenius_norm, operator_norm, spectral_radius
+from steadeq import Equilibrium, Estimate, frobenius_norm, operator_norm, spectral_radius
 from steadeq.solvers._krylov import Arnoldi
 
 
@@ -344,3 +344,15 @@ def test_the_budget_of_products_is_kept(method):
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         spectral_radius(Equilibrium.at(torch.cos, torch.ones(1, 2)), **arguments)
+
+
+def test_an_estimate_is_printed_in_one_line():
+    matrix = torch.diag(torch.tensor([0.5, -0.25, 0.1], dtype=torch.float64))
+    eq = Equilibrium.at(lambda z: z @ matrix, torch.ones(2, 3, dtype=torch.float64))
+    estimate = spectral_radius(eq)
+    text = str(estimate)
+    assert "\n" not in text
+    assert text.startswith("0.5 on average over 2 samples, 0.5 at most; error ")
+    assert text.endswith(f"{estimate.num_products} products")
+    alone = Estimate(value=torch.tensor([2.0]), error=torch.tensor([torch.inf]), num_products=3)
+    assert str(alone) == "2; error unknown for 1; 3 products"

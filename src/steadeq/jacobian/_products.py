@@ -20,7 +20,12 @@ Probe = Literal["rademacher", "gaussian", "sphere"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Estimate:
-    """An estimated quantity of each sample, with its error."""
+    """An estimated quantity of each sample, with its error.
+
+    Example:
+        >>> print(Estimate(value=torch.tensor([0.5, 0.7]), error=torch.tensor([0.01, torch.inf]), num_products=40))
+        0.6 on average over 2 samples, 0.7 at most; error 0.01 on average where it is known, unknown for 1; 40 products
+    """
 
     value: Tensor
     """(B,) estimates."""
@@ -33,6 +38,20 @@ class Estimate:
         """Return the mean error over the samples where it is finite, if there are any, and the share of the others."""
         known = self.error[self.error.isfinite()]
         return float(known.mean()) if known.numel() else None, 1 - known.numel() / self.error.numel()
+
+    def __str__(self) -> str:
+        """Summarize the estimate in one line."""
+        error, share = self.mean_error()
+        parts = [] if error is None else [f"error {error:.2g} on average" + " where it is known" * (share > 0)]
+        if share > 0:
+            parts.append(f"{'' if parts else 'error '}unknown for {round(share * self.error.numel())}")
+        number = self.value.numel()
+        value = (
+            f"{float(self.value.mean()):.3g} on average over {number} samples, {float(self.value.max()):.3g} at most"
+        )
+        if number == 1:
+            value = f"{float(self.value):.3g}"
+        return f"{value}; {', '.join(parts)}; {self.num_products} products"
 
 
 def check_equilibrium(eq: Any) -> None:
