@@ -9,6 +9,7 @@ from .variant import SEEDS, Variant, choose, with_weight_decay
 RESNET, RESNET101, DENSENET = "ResNet", "ResNet-101", "DenseNet-121"
 MONOTONE, MULTI_TIER = "monotone DEQ", "monotone DEQ, multi-tier"
 MDEQ, STOPPED, MDEQ_JR, WEIGHT_DECAY = "MDEQ", "MDEQ, hard-stopped", "MDEQ + JR", "MDEQ, weight decay"
+STOPPED_SOONER, MDEQ_JR_SOONER = "MDEQ, hard-stopped at half of that", "MDEQ + JR, stopped at half of that"
 SMALL_BUDGET = "MDEQ, trained with few evaluations"
 ANDERSON, ANDERSON_JR = "MDEQ, our solvers", "MDEQ + JR, our solvers"
 LINEAR, CLOSED_LOOP = "MDEQ + JR, linear schedule", "MDEQ + JR, closed loop"
@@ -65,8 +66,10 @@ _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
         Variant(MULTI_TIER, "cifar10-monotone-multi-day", 12, 20),
         Variant(MDEQ, "cifar10-mdeq-day", 17, 42, seeds=SEEDS),
         Variant(STOPPED, "cifar10-mdeq-day", 6, 42, seeds=SEEDS),
+        Variant(STOPPED_SOONER, "cifar10-mdeq-day", 3, 42, seeds=SEEDS),
         Variant(SMALL_BUDGET, "cifar10-mdeq-small-budget-day", 6, 20),
         Variant(MDEQ_JR, "cifar10-mdeq-jr-day", 6, 22, seeds=SEEDS),
+        Variant(MDEQ_JR_SOONER, "cifar10-mdeq-jr-day", 3, 22, seeds=SEEDS),
         Variant(ANDERSON, "cifar10-mdeq-anderson-day", 17, 40),
         Variant(ANDERSON_JR, "cifar10-mdeq-jr-anderson-day", 6, 21),
         Variant(LINEAR, "cifar10-mdeq-jr-linear-day", 6, 22),
