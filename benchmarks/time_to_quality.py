@@ -94,7 +94,7 @@ EXPLICIT = "explicit"
 TASKS = {  # recipes with and without the penalty, the explicit network of the same table, and steps that are trained
     "digits": ("digits-jr", "digits", None, 352),
     "wikitext2": ("wikitext2-deq-post-jr-cpu", "wikitext2-deq-post-cpu", "wikitext2-transformer-xl-cpu", 500),
-    "cifar10": ("cifar10-mdeq-cpu-jr", "cifar10-mdeq-cpu", "cifar10-resnet-cpu", 1000),
+    "cifar10": ("cifar10-mdeq-cpu-jr", "cifar10-mdeq-cpu", "cifar10-resnet-cpu", 500),
 }
 
 
