@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._internal.allocator import keep_freed_memory
 from .._internal.trees import Layout, leaves, select_rows
 from .._internal.unsupported import refuse_vmap
 from ..equilibrium import SolveStats
@@ -191,7 +191,7 @@ def solve(
     Returns:
         The (B, D) state, how the solve went, and the rule as the solve left it.
     """
-    _keep_freed_memory()
+    keep_freed_memory()
     evaluate = Evaluator(f, layout, inputs, compact)
     rule = solver.start(z0, layout.eps)
     progress = start_progress(
@@ -234,17 +234,6 @@ def solve(
     found = progress.payloads()
     # Where the start was not improved on, the caller gets a tensor of its own.
     return (found.clone() if found is z0 else found), progress.result(), rule
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Make the C library of Linux keep what solves free, instead of handing it back to the system.
-
-    New memory is paid for page by page, which can take longer than the arithmetic on it. By default glibc hands back
-    every block above 128 KB. Once a larger one was freed it keeps blocks up to that size, 32 MB at most, so one is
-    allocated and freed: nothing is written to it, so that it costs nothing.
-    """
-    torch.empty(2**25 - 2**16, dtype=torch.uint8, device="cpu")
 
 
 def solve_affine(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._internal.allocator import keep_freed_memory
 from ...equilibrium import ConvergenceWarning, Equilibrium
 from ...jacobian import AbstractRegularizer, Constant, JacobianRegularizer
 from ..checkpoint import Checkpoint, Like
@@ -62,6 +63,8 @@ class Trainer:
         is_profiled: bool = False,
         recipe: str | None = None,
     ) -> None:
+        # As solves do: explicit networks are compared with them.
+        keep_freed_memory()
         self.config, self.folder, self.process = config, folder, process
         self.interruption = Interruption()
         shown = display if display is not None and process.is_main else Display()
