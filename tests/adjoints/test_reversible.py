@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ from adjoints.cells import EXACT, TIGHT, TanhCell, energy, largest_error, leaf
 from torch.autograd import gradcheck
 
 from steadeq import Anderson, ConvergenceWarning, Picard, Reversible, Status, fixed_point
-from steadeq._internal.trees import leaves, rebuild
+from steadeq._internal.trees import Shared, leaves, rebuild
 from steadeq.models import DEQTransformerLM, MDEQClassifier
 
 
@@ -92,12 +93,15 @@ def test_real_cells_are_taken_back_bit_for_bit_and_have_the_gradients_of_their_s
     solver = Picard(max_evals=12, tol=0.0, damping=0.5)
     mdeq = MDEQClassifier(channels=(8, 16), groups=4, expansion=2, final_channels=16).eval()
     text = DEQTransformerLM(vocab_size=50, features=16, num_heads=2, hidden_features=32, memory_length=4)
-    for model, x in ((mdeq, torch.randn(2, 3, 16, 16)), (text, torch.randint(50, (2, 6)))):
-        _, eq = model.solve(x, solver=solver, adjoint=Reversible())
+    words = torch.randint(50, (3, 2, 6))
+    # With a memory, the cell's own weights make keys and values that are inputs.
+    memory = text(words[2]).carry
+    for model, *x in ((mdeq, torch.randn(2, 3, 16, 16)), (text, words[0]), (text, words[1], memory)):
+        _, eq = model.solve(*x, solver=solver, adjoint=Reversible())
         parameters = list(model.layer.cell.parameters())
         actual = torch.autograd.grad(sum(energy(part) for part in leaves(eq.z)), parameters)
         assert eq.backward.residual.max() == 0
-        start, inputs = model.encode(x)
+        start, inputs = model.encode(*x)
         previous, point = leaves(start), leaves(start)
         for _ in range(solver.max_evals - 1):
             images = leaves(model.layer.cell(rebuild(start, iter(point)), *inputs))
@@ -152,6 +156,40 @@ def test_states_of_several_tensors_and_inputs_that_are_computed():
         gradients.append(torch.autograd.grad(energy(z["b"]), [W, x]))
     # As far as so few steps come.
     assert largest_error(*gradients) < 1e-3
+
+
+@dataclass(frozen=True)
+class Offset(Shared):
+    """What all samples share."""
+
+    value: torch.Tensor
+    scales: tuple[torch.Tensor, float]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_weight_of_the_cell_may_have_made_an_input_too(is_shared):
+    weight, x = leaf(4, 4), leaf(3, 4)
+
+    def f(z, x, offset):
+        offset = offset.value * offset.scales[0] * offset.scales[1] if is_shared else offset
+        return torch.tanh(0.3 * z @ weight + x + offset)
+
+    def inputs():
+        # As keys and values of a memory are, which the attention of the cell projects once a solve.
+        made = torch.tanh(weight.sum(dim=0))
+        return Offset(made, (1 + made.square(), 0.5)) if is_shared else x @ weight
+
+    z0 = torch.zeros_like(x)
+    solver = Picard(max_evals=7, tol=0.0, damping=0.5)
+    z = fixed_point(f, z0, x, inputs(), solver=solver, adjoint=Reversible()).z
+    offset = inputs()
+    expected = by_hand(lambda z, x: f(z, x, offset), z0, x, num_steps=6, damping=0.5)
+    torch.testing.assert_close(
+        torch.autograd.grad(energy(z), [weight, x]),
+        torch.autograd.grad(energy(expected), [weight, x]),
+        rtol=1e-8,
+        atol=1e-10,
+    )
 
 
 def test_what_it_cannot_do_is_said():

@@ -118,6 +118,20 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
+def replace_tensors(tree: Any, new: dict[int, Tensor]) -> Any:
+    """Return a tree with other tensors in the place of some, by id; also in what samples share."""
+
+    def swap(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return new.get(id(leaf), leaf)
+        if not isinstance(leaf, Shared) or not dataclasses.is_dataclass(leaf):
+            return leaf
+        fields = (field.name for field in dataclasses.fields(leaf) if field.init)
+        return dataclasses.replace(leaf, **{name: replace_tensors(getattr(leaf, name), new) for name in fields})
+
+    return map_leaves(swap, tree)
+
+
 def describe(tree: Any) -> str:
     """Spell out a structure for an error message, such as `(tensor, {'a': tensor})`."""
     if isinstance(tree, Tensor):

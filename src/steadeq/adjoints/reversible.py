@@ -12,6 +12,7 @@ from torch import Tensor
 from .._internal.autocast import without_autocast
 from .._internal.linearization import Linearization
 from .._internal.randomness import warn_if_random
+from .._internal.trees import replace_tensors
 from ..equilibrium import BackwardRecord, ConvergenceWarning, SolveStats, Status
 from ..solvers import Picard
 from ..solvers._loop import Evaluator, Scale
@@ -71,8 +72,15 @@ class Reversible(AbstractAdjoint):
                     )
                 warn_if_short("forward", solver, stats)
                 warn_if_random(problem.cell, point, problem.z0, z, stats.residual)
-                steps = _Steps(problem=problem, damping=solver.damping, stats=stats, record=record, last=wide)
-                z = _Retrace.apply(z, problem.z0, steps, *sources.tensors)
+                steps = _Steps(
+                    problem=problem,
+                    damping=solver.damping,
+                    stats=stats,
+                    record=record,
+                    last=wide,
+                    sources=tuple(sources.tensors),
+                )
+                z = _Retrace.apply(z, problem.z0, steps, *steps.sources)
         return z, stats, record  # pyright: ignore[reportReturnType]
 
 
@@ -128,11 +136,18 @@ class _Steps:
     stats: SolveStats
     record: BackwardRecord
     last: tuple[Tensor, Tensor]
+    sources: tuple[Tensor, ...]
+    """What f depends on: leaves, and inputs that are part of a graph."""
 
     @torch.no_grad()
-    def retrace(self, g: Tensor, sources: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor | None]]:
+    def retrace(self, g: Tensor) -> tuple[Tensor, list[Tensor | None]]:
         """Return the gradients of the start and of the sources."""
         problem, damping = self.problem, self.damping
+        # Cut off from where they come from: a weight may be used in f and for an input too, and its gradient by way of
+        # the input is not taken here.
+        copies = {id(tensor): tensor.detach().requires_grad_() for tensor in self.sources if not tensor.is_leaf}
+        inputs = replace_tensors(problem.inputs, copies)
+        sources = [copies.get(id(tensor), tensor) for tensor in self.sources]
         dtype = problem.z0.dtype
         following, point = self.last
         totals: list[Tensor | None] = [None] * len(sources)
@@ -141,7 +156,7 @@ class _Steps:
         num_steps = self.stats.num_evals - 1
         for step in range(int(num_steps.max())):
             is_active = (step < num_steps)[:, None]
-            linearization = Linearization(problem.f, point.to(dtype), problem.inputs, problem.layout)
+            linearization = Linearization(problem.f, point.to(dtype), inputs, problem.layout)
             cotangent = torch.where(is_active, damping * outer, 0).to(dtype)
             with torch.enable_grad():
                 product, *gradients = torch.autograd.grad(
@@ -187,7 +202,7 @@ class _Retrace(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, z0: Tensor, steps: _Steps, *sources: Tensor) -> Tensor:
-        ctx.steps, ctx.sources = steps, sources
+        ctx.steps = steps
         return z.view_as(z)
 
     @staticmethod
@@ -199,5 +214,5 @@ class _Retrace(torch.autograd.Function):
             )
         steps: _Steps = ctx.steps
         with without_autocast(steps.problem.layout):
-            start, totals = steps.retrace(gradients[0], ctx.sources)
+            start, totals = steps.retrace(gradients[0])
         return None, start if steps.problem.z0.requires_grad else None, None, *totals
