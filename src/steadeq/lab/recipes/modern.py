@@ -10,7 +10,7 @@ from ..config import TrainConfig, WarmupConfig
 from ..optimizers import Adam
 from .cifar10 import cifar10_mdeq_cpu
 from .digits import digits
-from .registry import recipe, regularized
+from .registry import recipe, regularized, with_coarse_gradients
 from .wikitext2 import wikitext2_deq_post_cpu
 
 _SMALL = 12
@@ -43,7 +43,7 @@ def digits_vit_jr() -> TrainConfig:
     Tried with one seed: 96.0% of the validation digits with a residual of 0.06, and without the penalty at the same
     budget 95.7% with 0.13. Weights of 5 and 10 slow learning down.
     """
-    return regularized(digits_vit(), weight=2.0, max_evals=6)
+    return with_coarse_gradients(regularized(digits_vit(), weight=2.0, max_evals=6))
 
 
 @recipe("digits-stacked-vit", scale="cpu")
@@ -63,7 +63,7 @@ def cifar10_vit_cpu() -> TrainConfig:
 @recipe("cifar10-vit-cpu-jr", scale="cpu")
 def cifar10_vit_cpu_jr() -> TrainConfig:
     """An equilibrium Transformer on patches of a part of CIFAR-10, at 6 evaluations a solve, regularized."""
-    return regularized(cifar10_vit_cpu(), weight=0.3, max_evals=6)
+    return with_coarse_gradients(regularized(cifar10_vit_cpu(), weight=0.3, max_evals=6))
 
 
 @recipe("cifar10-stacked-vit-cpu", scale="cpu")
@@ -85,7 +85,8 @@ def wikitext2_modern_cpu() -> TrainConfig:
 def wikitext2_modern_jr_cpu() -> TrainConfig:
     """An equilibrium Transformer of today's blocks on a part of WikiText-2, with Jacobian regularization."""
     return replace(
-        wikitext2_modern_cpu().with_max_evals(_SMALL), regularizer=JacobianRegularizer(weight=0.4, probability=0.4)
+        with_coarse_gradients(wikitext2_modern_cpu().with_max_evals(_SMALL)),
+        regularizer=JacobianRegularizer(weight=0.4, probability=0.4),
     )
 
 

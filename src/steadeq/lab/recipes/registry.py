@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ..._internal.validation import suggestion
+from ...adjoints import Implicit
 from ..config import TrainConfig
 from ..errors import InputError
 
@@ -73,6 +74,16 @@ def regularized(
     if learning_rate is not None:
         config = replace(config, optimizer=replace(config.optimizer, learning_rate=learning_rate))
     return replace(config, regularizer=replace(config.regularizer, weight=weight))
+
+
+def with_coarse_gradients(config: TrainConfig) -> TrainConfig:
+    """Return a config whose backward solves stop at a tenth of what they begin with.
+
+    Where a penalty keeps the Jacobian small, more costs time and gains nothing; see benchmarks/time_to_quality.py.
+    Recipes that results were published with keep the tolerance that these were made with.
+    """
+    assert isinstance(config.adjoint, Implicit)
+    return replace(config, adjoint=replace(config.adjoint, solver=replace(config.adjoint.solver, tol=1e-1)))
 
 
 def names() -> list[str]:

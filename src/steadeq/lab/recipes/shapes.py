@@ -9,7 +9,7 @@ from ...solvers import GMRES, Anderson
 from ..config import LogConfig, LoopConfig, TrainConfig
 from ..data import Shapes
 from ..optimizers import Adam
-from .registry import recipe, regularized
+from .registry import recipe, regularized, with_coarse_gradients
 
 
 @recipe("shapes-mdeq-cpu", scale="cpu")
@@ -31,4 +31,4 @@ def shapes_mdeq_cpu() -> TrainConfig:
 def shapes_mdeq_cpu_jr() -> TrainConfig:
     """A small MDEQ that segments drawn shapes, at half the budget, with Jacobian regularization."""
     # A contractive cell takes larger steps; without regularization, this rate is too high.
-    return regularized(shapes_mdeq_cpu(), weight=0.1, max_evals=6, learning_rate=6e-3)
+    return with_coarse_gradients(regularized(shapes_mdeq_cpu(), weight=0.1, max_evals=6, learning_rate=6e-3))
