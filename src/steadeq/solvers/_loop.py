@@ -144,9 +144,9 @@ class Scale:
         size = torch.maximum(torch.linalg.vector_norm(z, dim=1), torch.linalg.vector_norm(fz, dim=1)).detach()
         limits = torch.finfo(size.dtype)
         # An image that rounding at the size of the start cannot tell from zero is measured as if it were that large.
-        factors = size.new_tensor([[1.0], [limits.eps], [10.0], [math.inf]])
-        bounds = factors * size.clamp(min=limits.tiny)
-        self._least, self._most = bounds[:2].clamp(min=limits.tiny), bounds[2:]
+        # Made on the device: copying numbers there would make the host wait.
+        self._least = torch.stack([size, limits.eps * size]).clamp(min=limits.tiny)
+        self._most = torch.stack([10 * size.clamp(min=limits.tiny), torch.full_like(size, math.inf)])
         self.image_norm = size
         """(rows,) norms of the images of the last evaluation."""
 
