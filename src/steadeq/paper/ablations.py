@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from ..lab.recipes.registry import Scale
+from .adaptive_gamma import ADAPTIVE_GAMMA, CIFAR10, FEW
 from .comparison import Comparison
 from .result import Claim, PaperResult, results_folder
 from .table2 import TABLE2
-from .tables import ACCURACY, Column
+from .tables import ACCURACY, BACKWARD_RESIDUAL, RESIDUAL, Column
 from .vision import MDEQ_JR_SOONER, STOPPED_SOONER
 
 NOT_FOUND = "reason not found yet"
@@ -44,7 +45,29 @@ class Ablation:
         return f"{self.column.title}: {self.column.against(first, second)}, {first.variant} against {second.variant}"
 
 
+_AT_ONE_BUDGET = CIFAR10.named("γ = 0.3"), CIFAR10.named(FEW)
+"""The regularized MDEQ, and one without the penalty that has the same budgets in training."""
+
 ABLATIONS: tuple[Ablation, ...] = (
+    Ablation(
+        claim="with regularization, solves of both directions end closer",
+        of="fig1-cifar10",
+        scale="day",
+        reason="it has less than half of the evaluations; without the penalty a network that has no more of them is "
+        "far from any fixed point",
+        comparison=ADAPTIVE_GAMMA,
+        variants=_AT_ONE_BUDGET,
+        column=RESIDUAL,
+    ),
+    Ablation(
+        claim="regularization improves the quality of backward solves",
+        of="fig9-cifar10",
+        scale="day",
+        reason="it has less than half of the products; with as few, backward solves without the penalty fail",
+        comparison=ADAPTIVE_GAMMA,
+        variants=_AT_ONE_BUDGET,
+        column=BACKWARD_RESIDUAL,
+    ),
     Ablation(
         claim="unregularized, but stopped early",
         of="table2",
