@@ -78,7 +78,9 @@ def new_axes(xlabel: str, ylabel: str, *, height: float = HEIGHT) -> tuple[Figur
 
 def look(index: int) -> dict[str, Any]:
     """Return color and line style of the run group of that index."""
-    return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index % len(DASHES)]}
+    # Once all colors were used, they come again with other dashes.
+    round_, color = divmod(index, len(PALETTE))
+    return {"color": PALETTE[color], "linestyle": DASHES[(color + round_) % len(DASHES)]}
 
 
 def use_log_scale(axes: Axes, which: Literal["x", "y"] = "y") -> None:
@@ -132,7 +134,7 @@ def add_legend(figure: Figure, handles: Mapping[str, Any]) -> None:
     labels = [fit(label) for label in handles]
     # In points, a letter takes about 5.6 and the sample of the line with its gaps 42.
     column = 5.6 * max(len(label) for label in labels) + 42
-    columns = max(1, min(int(72 * WIDTH / column), len(labels)))
+    columns = max(1, min(int(72 * figure.get_figwidth() / column), len(labels)))
     figure.legend(list(handles.values()), labels, loc="outside upper left", ncols=columns)
 
 
