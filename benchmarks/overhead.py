@@ -1,10 +1,11 @@
 """What the library costs beyond the evaluations of f that it makes, next to its peer.
 
-    python benchmarks/overhead.py                                          measure and print a table (a few minutes)
+    python benchmarks/overhead.py                                          measure and print tables (some 15 minutes)
     python benchmarks/overhead.py --quick --only overhead kernels          a rough look at some of it
     python benchmarks/overhead.py --json benchmarks/results/overhead.json  keep the numbers too
     python benchmarks/overhead.py --json benchmarks/results/overhead.json --markdown
                                                                            put kept numbers into benchmarks/README.md
+                                                                           and docs/performance.md
 
 The method is described in benchmarks/README.md.
 """
@@ -562,7 +563,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Measure what steadeq costs beyond its evaluations of f, next to torchdeq."
     )
-    parser.add_argument("--quick", action="store_true", help="a rough measurement, in about a minute")
+    parser.add_argument("--quick", action="store_true", help="a rough measurement; compiling takes as long as ever")
     parser.add_argument("--only", nargs="+", choices=sections, default=sections, help="what to measure")
     parser.add_argument(
         "--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS), help="on which cells"

@@ -42,7 +42,7 @@ def train(recipe: str, seed: int, *, is_warm: bool) -> dict[str, float]:
     model: Any = build_model(config)
     splits = config.data.load()
     x, label = splits.train.all()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.optimizer.learning_rate)
     num_steps = config.loop.num_epochs * (len(x) // config.loop.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
     states: torch.Tensor | None = None

@@ -22,19 +22,18 @@ class Shared:
 
 
 def _is_record(tree: Any) -> bool:
+    # Tensors first: most of what is asked about is one, and looking for fields of a class is slow.
+    if isinstance(tree, Tensor):
+        return False
     return dataclasses.is_dataclass(tree) and not isinstance(tree, (type, Shared))
 
 
 def _holds_record(tree: Any) -> bool:
-    if isinstance(tree, Tensor):
-        return False
     return _is_record(tree) or any(_holds_record(child) for _, child in _children(tree) or ())
 
 
 def _children(tree: Any) -> list[tuple[Any, Any]] | None:
     """List the children of a tree with their keys, in order, or return None for a leaf."""
-    if isinstance(tree, Tensor):
-        return None
     if isinstance(tree, (tuple, list)):
         return list(enumerate(tree))
     if isinstance(tree, dict):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._internal.autocast import without_autocast
 from .._internal.linearization import Linearization
-from .._internal.trees import Layout, Shared, leaves, map_leaves, tensors_of
+from .._internal.trees import Layout, Shared, leaves, replace_tensors, tensors_of
 from ..equilibrium import BackwardRecord, SolveStats
 
 Product = Callable[[Tensor], Tensor]
@@ -136,7 +136,7 @@ class _Attachment:
         self.sources.check_versions()
         gate = _Gate()
         gated = {id(tensor): gate.apply(tensor) for tensor in self.sources.computed_inputs}
-        inputs = map_leaves(lambda leaf: gated.get(id(leaf), leaf), self.point.inputs)
+        inputs = replace_tensors(self.point.inputs, gated)
         point = Linearization(self.point.f, gate.apply(z), inputs, self.point.layout)
         u = self.solve(g)
         u = attach(

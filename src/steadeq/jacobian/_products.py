@@ -46,11 +46,9 @@ class Estimate:
         if share > 0:
             parts.append(f"{'' if parts else 'error '}unknown for {round(share * self.error.numel())}")
         number = self.value.numel()
-        value = (
-            f"{float(self.value.mean()):.3g} on average over {number} samples, {float(self.value.max()):.3g} at most"
-        )
-        if number == 1:
-            value = f"{float(self.value):.3g}"
+        value = f"{float(self.value.mean()):.3g}"
+        if number > 1:
+            value += f" on average over {number} samples, {float(self.value.max()):.3g} at most"
         return f"{value}; {', '.join(parts)}; {self.num_products} products"
 
 
