@@ -95,6 +95,16 @@ def test_blocks_can_start_as_their_shortcuts(block):
     torch.testing.assert_close(model.stages(features), torch.relu(model.stages[0].shortcut(features)))
 
 
+@pytest.mark.parametrize("block", ["basic", "bottleneck"])
+def test_normalized_in_groups_an_image_does_not_depend_on_the_others_in_training(block):
+    torch.manual_seed(0)
+    options = {"block": block, "blocks": (1, 2), "widths": (4, 8), "stem": "cifar"}
+    model = ResNet(**options, groups=2).double()
+    assert count(model) == count(ResNet(**options))
+    x = torch.randn(4, 3, 8, 8, dtype=torch.double)
+    torch.testing.assert_close(model(x)[:1], model(x[:1]))
+
+
 def test_convolutions_start_with_the_variance_of_kaiming():
     model = ResNet(blocks=(1,), widths=(64,), stem="cifar")
     for module in model.modules():
@@ -109,6 +119,8 @@ def test_convolutions_start_with_the_variance_of_kaiming():
         ({"stem": "mnist"}, "stem is 'mnist'"),
         ({"block": "wide"}, "block is 'wide'"),
         ({"blocks": (1, 1)}, "one entry for each stage"),
+        ({"groups": 0}, "groups is 0"),
+        ({"groups": 3}, "must divide all of widths"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(options, message):

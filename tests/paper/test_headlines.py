@@ -13,7 +13,7 @@ from steadeq.paper.language import POST, POST_JR
 from steadeq.paper.result import results_folder
 from steadeq.paper.table1 import TABLE1
 from steadeq.paper.table2 import TABLE2
-from steadeq.paper.tables import PERPLEXITY
+from steadeq.paper.tables import BACKWARD_RESIDUAL, PERPLEXITY, RESIDUAL
 
 NUMBERS = Path(__file__).parents[2] / "results"
 
@@ -66,14 +66,23 @@ def test_a_reason_is_an_experiment_with_its_numbers_or_not_known(tmp_path, monke
         scale="day",
         reason="the next words do not depend on so little",
         comparison=TABLE1,
-        variants=(POST, POST_JR),
-        column=PERPLEXITY,
+        shown_by=ablations.against(PERPLEXITY, POST, POST_JR),
     )
     monkeypatch.setattr(ablations, "ABLATIONS", (one,))
     said = reason(result, claim, "day", tmp_path)
     assert said.startswith("the next words do not depend on so little (perplexity: 24.0 ± 0.0 against 25.0 ± 0.0, ")
     assert reason(result, claim, "cpu", tmp_path) == NOT_FOUND
     assert reason(TABLE2, TABLE2.claims[0], "day", tmp_path) == NOT_FOUND
+
+
+def test_growth_compares_the_ends_of_training():
+    shown = ablations.growth(POST, RESIDUAL, BACKWARD_RESIDUAL)
+    found = summary(
+        row(POST, early_residual=0.002, train_residual=0.9, early_backward_residual=0.1, backward_residual=0.5)
+    )
+    assert shown(found) == (
+        f"{POST}, first to last tenth: residual 0.002 ± 0 to 0.9 ± 0, backward residual 0.1 ± 0 to 0.5 ± 0"
+    )
 
 
 def test_every_ablation_is_about_a_claim_and_has_its_rows():

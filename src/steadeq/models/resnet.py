@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
@@ -14,6 +16,8 @@ from .pretrained import PretrainedModel
 
 Block = Literal["basic", "bottleneck"]
 Stem = Literal["cifar", "imagenet"]
+Norm = Callable[[int], nn.Module]
+"""Returns a normalization of as many channels."""
 
 
 class ResNet(PretrainedModel):
@@ -55,6 +59,8 @@ class ResNet(PretrainedModel):
         """Number of classes to tell apart."""
         zero_init: bool = False
         """Start each block as its shortcut, with a last normalization of weight zero."""
+        groups: int | None = None
+        """Number of groups of every GroupNorm; None for normalizations over the batch."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -65,6 +71,10 @@ class ResNet(PretrainedModel):
             for name in ("blocks", "widths"):
                 for value in getattr(self, name):
                     check_count(name, value)
+            if self.groups is not None:
+                check_count("groups", self.groups)
+                if any(width % self.groups for width in self.widths):
+                    raise ValueError(f"groups is {self.groups}; it must divide all of widths, {self.widths}.")
             if not self.blocks or len(self.blocks) != len(self.widths):
                 raise ValueError(
                     f"blocks is {self.blocks} and widths is {self.widths}; they must have one entry for each stage."
@@ -78,13 +88,14 @@ class ResNet(PretrainedModel):
         super().__init__()
         self.config = config = ResNet.Config.resolve(config, fields)
         kind = BasicBlock if config.block == "basic" else Bottleneck
+        norm: Norm = nn.BatchNorm2d if config.groups is None else partial(nn.GroupNorm, config.groups)
         channels = config.widths[0]
-        self.stem = make_stem(config.stem, config.image_channels, channels)
+        self.stem = make_stem(config.stem, config.image_channels, channels, norm=norm)
         self.stages = nn.Sequential()
         for stage, (count, width) in enumerate(zip(config.blocks, config.widths, strict=True)):
             for position in range(count):
                 stride = 2 if stage > 0 and position == 0 else 1
-                self.stages.append(kind(channels, width, stride=stride, zero_init=config.zero_init))
+                self.stages.append(kind(channels, width, stride=stride, zero_init=config.zero_init, norm=norm))
                 channels = kind.expansion * width
         self.head = nn.Linear(channels, config.num_classes)
         initialize_convolutions(self)
@@ -103,19 +114,23 @@ class _ResidualBlock(nn.Module):
         out_channels: Number of channels of the output.
         stride: Stride of the branch.
         zero_init: Whether the branch is zero at first.
+        norm: Makes the normalizations.
     """
 
-    def __init__(self, *layers: nn.Module, in_channels: int, out_channels: int, stride: int, zero_init: bool) -> None:
+    def __init__(
+        self, *layers: nn.Module, in_channels: int, out_channels: int, stride: int, zero_init: bool, norm: Norm
+    ) -> None:
         super().__init__()
-        norm = nn.BatchNorm2d(out_channels)
+        last = norm(out_channels)
         if zero_init:
-            nn.init.zeros_(norm.weight)
-        self.branch = nn.Sequential(*layers, norm)
+            assert isinstance(last.weight, Tensor)
+            nn.init.zeros_(last.weight)
+        self.branch = nn.Sequential(*layers, last)
         is_identity = stride == 1 and in_channels == out_channels
         self.shortcut = (
             nn.Identity()
             if is_identity
-            else nn.Sequential(_conv(in_channels, out_channels, 1, stride=stride), nn.BatchNorm2d(out_channels))
+            else nn.Sequential(_conv(in_channels, out_channels, 1, stride=stride), norm(out_channels))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,18 +145,28 @@ class BasicBlock(_ResidualBlock):
         width: Number of channels of both convolutions, and of the output.
         stride: Stride of the first convolution.
         zero_init: Whether the block starts as its shortcut.
+        norm: Makes the normalizations.
     """
 
     expansion = 1
 
-    def __init__(self, in_channels: int, width: int, *, stride: int = 1, zero_init: bool = False) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        *,
+        stride: int = 1,
+        zero_init: bool = False,
+        norm: Norm = nn.BatchNorm2d,
+    ) -> None:
         super().__init__(
-            *_conv_norm_relu(in_channels, width, 3, stride=stride),
+            *_conv_norm_relu(in_channels, width, 3, stride=stride, norm=norm),
             _conv(width, width, 3),
             in_channels=in_channels,
             out_channels=width,
             stride=stride,
             zero_init=zero_init,
+            norm=norm,
         )
 
 
@@ -154,27 +179,38 @@ class Bottleneck(_ResidualBlock):
         stride: Stride of the middle convolution. The paper of 2016 has it in the first one; since then it is where no
             pixel is left out.
         zero_init: Whether the block starts as its shortcut.
+        norm: Makes the normalizations.
     """
 
     expansion = 4
 
-    def __init__(self, in_channels: int, width: int, *, stride: int = 1, zero_init: bool = False) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        *,
+        stride: int = 1,
+        zero_init: bool = False,
+        norm: Norm = nn.BatchNorm2d,
+    ) -> None:
         super().__init__(
-            *_conv_norm_relu(in_channels, width, 1),
-            *_conv_norm_relu(width, width, 3, stride=stride),
+            *_conv_norm_relu(in_channels, width, 1, norm=norm),
+            *_conv_norm_relu(width, width, 3, stride=stride, norm=norm),
             _conv(width, self.expansion * width, 1),
             in_channels=in_channels,
             out_channels=self.expansion * width,
             stride=stride,
             zero_init=zero_init,
+            norm=norm,
         )
 
 
-def make_stem(stem: Stem, image_channels: int, channels: int) -> nn.Sequential:
+def make_stem(stem: Stem, image_channels: int, channels: int, *, norm: Norm = nn.BatchNorm2d) -> nn.Sequential:
     """Return the first layers of a network for images of a usual size: "cifar" (32 pixels) or "imagenet" (224)."""
     if stem == "cifar":
-        return nn.Sequential(*_conv_norm_relu(image_channels, channels, 3))
-    return nn.Sequential(*_conv_norm_relu(image_channels, channels, 7, stride=2), nn.MaxPool2d(3, stride=2, padding=1))
+        return nn.Sequential(*_conv_norm_relu(image_channels, channels, 3, norm=norm))
+    layers = _conv_norm_relu(image_channels, channels, 7, stride=2, norm=norm)
+    return nn.Sequential(*layers, nn.MaxPool2d(3, stride=2, padding=1))
 
 
 def initialize_convolutions(module: nn.Module) -> None:
@@ -188,6 +224,8 @@ def _conv(in_channels: int, out_channels: int, kernel: int, *, stride: int = 1) 
     return nn.Conv2d(in_channels, out_channels, kernel, stride=stride, padding=kernel // 2, bias=False)
 
 
-def _conv_norm_relu(in_channels: int, out_channels: int, kernel: int, *, stride: int = 1) -> tuple[nn.Module, ...]:
+def _conv_norm_relu(
+    in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, norm: Norm
+) -> tuple[nn.Module, ...]:
     conv = _conv(in_channels, out_channels, kernel, stride=stride)
-    return conv, nn.BatchNorm2d(out_channels), nn.ReLU(inplace=True)
+    return conv, norm(out_channels), nn.ReLU(inplace=True)

@@ -1,5 +1,6 @@
 """Why claims of the paper do not hold here: for each, an experiment that shows what stands in the way."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 from ..lab.recipes.registry import Scale
 from .adaptive_gamma import ADAPTIVE_GAMMA, CIFAR10, FEW
 from .comparison import Comparison
+from .figure1 import FIGURE1, early
+from .language import POST, POST_JR
 from .result import Claim, PaperResult, results_folder
 from .table2 import TABLE2
 from .tables import ACCURACY, BACKWARD_RESIDUAL, RESIDUAL, Column
+from .variant import Summary
 from .vision import MDEQ_JR_SOONER, STOPPED_SOONER
 
 NOT_FOUND = "reason not found yet"
@@ -17,7 +21,7 @@ NOT_FOUND = "reason not found yet"
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """Two variants of a comparison that differ in one thing, and what their numbers say on a claim."""
+    """Models of a comparison that differ in one thing, or one at two times, and what they say on a claim."""
 
     claim: str
     """Beginning of the claim, which does not hold."""
@@ -28,21 +32,38 @@ class Ablation:
     reason: str
     """Why it does not, without numbers."""
     comparison: Comparison
-    """The result that has both variants."""
-    variants: tuple[str, str]
-    """Names of the variants."""
-    column: Column
-    """What of them is compared."""
+    """The result that has them."""
+    shown_by: Callable[[Summary], str]
+    """Returns the numbers that show it."""
 
     def explains(self, result: PaperResult[Any], claim: Claim[Any], scale: Scale) -> bool:
         """Return whether it is about a claim at a scale."""
         return (self.of, self.scale) == (result.name, scale) and claim.text.startswith(self.claim)
 
     def evidence(self, numbers: Path) -> str:
-        """Return the numbers of both variants, from the folder of all results."""
+        """Return the numbers that show it, from the folder of all results."""
         summary, _ = self.comparison.read(results_folder(numbers, self.comparison.name, self.scale))
-        first, second = (summary[name] for name in self.variants)
-        return f"{self.column.title}: {self.column.against(first, second)}, {first.variant} against {second.variant}"
+        return self.shown_by(summary)
+
+
+def against(column: Column, first: str, second: str) -> Callable[[Summary], str]:
+    """Return what shows a column of two variants, given by their names, beside each other."""
+    return lambda s: f"{column.title}: {column.against(s[first], s[second])}, {first} against {second}"
+
+
+def growth(variant: str, *columns: Column) -> Callable[[Summary], str]:
+    """Return what shows how columns of a variant change from the first to the last tenth of training."""
+
+    def show(s: Summary) -> str:
+        changes = (f"{c.title.split(',')[0]} {early(c).show(s[variant])} to {c.show(s[variant])}" for c in columns)
+        return f"{variant}, first to last tenth: {', '.join(changes)}"
+
+    return show
+
+
+def both(*shown: Callable[[Summary], str]) -> Callable[[Summary], str]:
+    """Return what shows several things after each other."""
+    return lambda s: "; ".join(show(s) for show in shown)
 
 
 _AT_ONE_BUDGET = CIFAR10.named("γ = 0.3"), CIFAR10.named(FEW)
@@ -50,14 +71,31 @@ _AT_ONE_BUDGET = CIFAR10.named("γ = 0.3"), CIFAR10.named(FEW)
 
 ABLATIONS: tuple[Ablation, ...] = (
     Ablation(
+        claim="without regularization, solves need more and more evaluations",
+        of="fig1",
+        scale="day",
+        reason="its solves take nearly all of their 30 evaluations from the beginning, so that their number cannot "
+        "double; the residual has no such bound, and grows, which it does not with the penalty",
+        comparison=FIGURE1,
+        shown_by=both(growth(POST, RESIDUAL), growth(POST_JR, RESIDUAL)),
+    ),
+    Ablation(
+        claim="without regularization, the residuals of forward and backward solves get worse",
+        of="fig1-cifar10",
+        scale="day",
+        reason="with 17 evaluations, more than so small a network needs, it stays within their reach; with as few as "
+        "the regularized one has, both residuals get worse until nothing converges",
+        comparison=ADAPTIVE_GAMMA,
+        shown_by=growth(CIFAR10.named(FEW), RESIDUAL, BACKWARD_RESIDUAL),
+    ),
+    Ablation(
         claim="with regularization, solves of both directions end closer",
         of="fig1-cifar10",
         scale="day",
         reason="it has less than half of the evaluations; without the penalty a network that has no more of them is "
         "far from any fixed point",
         comparison=ADAPTIVE_GAMMA,
-        variants=_AT_ONE_BUDGET,
-        column=RESIDUAL,
+        shown_by=against(RESIDUAL, *_AT_ONE_BUDGET),
     ),
     Ablation(
         claim="regularization improves the quality of backward solves",
@@ -65,8 +103,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         scale="day",
         reason="it has less than half of the products; with as few, backward solves without the penalty fail",
         comparison=ADAPTIVE_GAMMA,
-        variants=_AT_ONE_BUDGET,
-        column=BACKWARD_RESIDUAL,
+        shown_by=against(BACKWARD_RESIDUAL, *_AT_ONE_BUDGET),
     ),
     Ablation(
         claim="unregularized, but stopped early",
@@ -75,8 +112,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         reason="the answers of so small a network are settled after six evaluations, though its solves are not; "
         "stopped at three, it does lose, and much more than the regularized one",
         comparison=TABLE2,
-        variants=(STOPPED_SOONER, MDEQ_JR_SOONER),
-        column=ACCURACY,
+        shown_by=against(ACCURACY, STOPPED_SOONER, MDEQ_JR_SOONER),
     ),
 )
 """All that were made. A claim that does not hold and is not here has no reason that an experiment shows."""

@@ -15,6 +15,11 @@ _BACKWARD = Column(title="backward residual", measure="backward_residual", digit
 _EARLY_RESIDUAL = replace(RESIDUAL, title="residual, first tenth", measure="early_residual")
 
 
+def early(column: Column) -> Column:
+    """Return the column of the same measure in the first tenth of training."""
+    return replace(column, measure=f"early_{column.measure.removeprefix('train_')}")
+
+
 def _growth(row: VariantSummary) -> str:
     return f"{row.show('early_evals', digits='.1f')} to {row.show('train_evals', digits='.1f')}"
 
@@ -34,11 +39,7 @@ def _smaller(text: str, first: str, second: str, *columns: Column, section: str)
 
 
 def _grows(text: str, variant: str, *columns: Column, section: str) -> Claim[Summary]:
-    """Return a claim that columns of a variant grow in training; their early values have names that begin so."""
-
-    def early(column: Column) -> Column:
-        return replace(column, measure=f"early_{column.measure.removeprefix('train_')}")
-
+    """Return a claim that columns of a variant grow in training."""
     return Claim(
         text,
         section=section,

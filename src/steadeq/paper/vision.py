@@ -7,6 +7,7 @@ from ..lab.recipes.registry import Scale
 from .variant import SEEDS, Variant, choose, with_weight_decay
 
 RESNET, RESNET101, DENSENET = "ResNet", "ResNet-101", "DenseNet-121"
+RESNET_DEEP, RESNET_GROUP_NORM = "ResNet, 110 layers", "ResNet, normalized in groups"
 MONOTONE, MULTI_TIER = "monotone DEQ", "monotone DEQ, multi-tier"
 MDEQ, STOPPED, MDEQ_JR, WEIGHT_DECAY = "MDEQ", "MDEQ, hard-stopped", "MDEQ + JR", "MDEQ, weight decay"
 STOPPED_SOONER, MDEQ_JR_SOONER = "MDEQ, hard-stopped at half of that", "MDEQ + JR, stopped at half of that"
@@ -62,6 +63,8 @@ _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
     ),
     "day": (
         Variant(RESNET, "cifar10-resnet-day", 0, 7, seeds=SEEDS),
+        Variant(RESNET_DEEP, "cifar10-resnet110-day", 0, 30),
+        Variant(RESNET_GROUP_NORM, "cifar10-resnet-group-norm-day", 0, 8),
         Variant(MONOTONE, "cifar10-monotone-day", 12, 20),
         Variant(MULTI_TIER, "cifar10-monotone-multi-day", 12, 20),
         Variant(MDEQ, "cifar10-mdeq-day", 17, 42, seeds=SEEDS),

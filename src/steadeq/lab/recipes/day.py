@@ -10,7 +10,7 @@ from dataclasses import replace
 from ...adjoints import Implicit
 from ...jacobian import JacobianRegularizer, ResidualRegularizer, SpectralRegularizer
 from ...jacobian.schedules import ClosedLoop, Linear
-from ...models import AbstractModelConfig, TransformerXL, preset
+from ...models import AbstractModelConfig, ResNet, TransformerXL, preset
 from ...solvers import GMRES, Anderson, Broyden
 from ..config import LogConfig, LoopConfig, TrainConfig, WarmupConfig
 from ..data import Cifar10, Imagenette64
@@ -156,6 +156,18 @@ def cifar10_monotone_multi_day() -> TrainConfig:
 def cifar10_resnet_day() -> TrainConfig:
     """CIFAR-10 with an explicit network as small as the MDEQ of the same scale."""
     return replace(_on_all_images(cifar10_mdeq_cpu()), model=preset("resnet/cpu"))
+
+
+@recipe("cifar10-resnet110-day", scale="day")
+def cifar10_resnet110_day() -> TrainConfig:
+    """CIFAR-10 with an explicit network about as large as the MDEQ of the same scale, and as deep as ResNet-110."""
+    return replace(cifar10_resnet_day(), model=ResNet.Config(blocks=(18, 18, 18), widths=(4, 8, 16)))
+
+
+@recipe("cifar10-resnet-group-norm-day", scale="day")
+def cifar10_resnet_group_norm_day() -> TrainConfig:
+    """CIFAR-10 with an explicit network as small as the MDEQ of the same scale, and with its normalizations."""
+    return replace(cifar10_resnet_day(), model=replace(preset("resnet/cpu"), groups=4))
 
 
 @recipe("cifar10-vit-day", scale="day")
