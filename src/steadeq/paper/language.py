@@ -12,6 +12,7 @@ from .variant import SEEDS, Variant, choose, with_weight_decay
 
 POST, PRE = "DEQ (Post-LN)", "DEQ (Pre-LN)"
 POST_JR, PRE_JR = "DEQ (Post-LN) + JR", "DEQ (Pre-LN) + JR"
+POST_SLOWER = "DEQ (Post-LN), half the learning rate"
 STOPPED, SMALL_BUDGET = "DEQ (Post-LN), early stopped", "DEQ (Post-LN), trained with fewer evaluations"
 NO_WEIGHT_NORM, WEIGHT_DECAY = "DEQ (Post-LN), no weight norm", "DEQ (Post-LN), weight decay"
 TWENTY, TWICE_AS_LONG = "DEQ (Post-LN), trained with 20 evaluations", "DEQ (Post-LN) + JR, segments twice as long"
@@ -28,6 +29,10 @@ MEGATRON = "Megatron-LM (Shoeybi et al., 2019)"
 def with_evaluations(max_evals: int) -> Callable[[TrainConfig], TrainConfig]:
     """Return a change of a config that trains with other budgets, forward and backward."""
     return lambda config: config.with_max_evals(max_evals)
+
+
+def _with_half_the_learning_rate(config: TrainConfig) -> TrainConfig:
+    return replace(config, optimizer=replace(config.optimizer, learning_rate=config.optimizer.learning_rate / 2))
 
 
 def _without_weight_norm(config: TrainConfig) -> TrainConfig:
@@ -80,6 +85,7 @@ _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
         Variant(PRE, "wikitext2-deq-pre-day", 30, 60),
         Variant(POST, "wikitext2-deq-post-day", 30, 60, seeds=(0, 1)),
         Variant(STOPPED, "wikitext2-deq-post-day", 12, 60, seeds=(0, 1)),
+        Variant(POST_SLOWER, "wikitext2-deq-post-day", 30, 60, change=_with_half_the_learning_rate),
         Variant(TWENTY, "wikitext2-deq-post-day", 20, 45, change=with_evaluations(20)),
         Variant(SMALL_BUDGET, "wikitext2-deq-post-small-budget-day", 12, 27),
         Variant(PRE_JR, "wikitext2-deq-pre-jr-day", 12, 28),
