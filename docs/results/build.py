@@ -53,7 +53,7 @@ def pages() -> dict[Path, str]:
             table, claims = _made(result, "cpu")
             blocks |= {"table": table, "claims": claims}
         if "day" in result.scales:
-            blocks["day"] = "\n\n".join(filter(None, _made(result, "day")))
+            blocks["day"] = "\n\n".join(filter(None, [*_made(result, "day"), _pictures(result, "day")]))
         found[PAGES / f"{name}.md"] = blocks
     found[INDEX] = {"headline": _headline()}
     return {path: _fill(path.read_text(encoding="utf-8"), blocks) for path, blocks in found.items()}
@@ -76,6 +76,16 @@ def _made(result: PaperResult[Any], scale: Scale) -> tuple[str, str]:
         runs = dict.fromkeys(f"`{name}`" for names in summary.missing.values() for name in names)
         table += f"\n\nNot finished yet: {', '.join(runs)}."
     return table, _claims(verdicts)
+
+
+def _pictures(result: PaperResult[Any], scale: Scale) -> str:
+    """Return the figures of a result at a scale, named as their files are."""
+    folder = results_folder(NUMBERS, result.name, scale)
+    place = Path("..", "..", folder.relative_to(ROOT))
+    files = sorted(folder.glob("*.png"))
+    return "\n".join(
+        f"![{file.stem.replace('_', ' ').capitalize()}]({(place / file.name).as_posix()})" for file in files
+    )
 
 
 def _fill(page: str, blocks: dict[str, str]) -> str:
