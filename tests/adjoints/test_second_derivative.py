@@ -1,4 +1,5 @@
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from adjoints.cells import BACKWARD_SOLVERS, EXACT, LONG_LOOP, TIGHT, energy, la
 from torch.autograd import gradgradcheck
 
 from steadeq import Broyden, Implicit, OneStep, Phantom, Shine, Unrolled, fixed_point
+from steadeq._internal.trees import Shared
 
 each_backward_solver = pytest.mark.parametrize("solver", BACKWARD_SOLVERS.values(), ids=BACKWARD_SOLVERS)
 
@@ -86,6 +88,18 @@ def nested_inputs(weight, x, solve):
     return solve(lambda z, tree: torch.tanh(z @ weight.T + tree["a"] * tree["b"][0]), {"a": y, "b": [x.cos()]})
 
 
+@dataclass(frozen=True)
+class Offset(Shared):
+    value: torch.Tensor
+    scales: tuple[torch.Tensor, float]
+
+
+def inputs_that_all_samples_share(weight, x, solve):
+    made = torch.tanh(weight.sum(dim=0))
+    f = lambda z, x, s: torch.tanh(z @ weight.T + x + s.value * s.scales[0] * s.scales[1])  # noqa: E731
+    return solve(f, x.sin(), Offset(made, (1 + made.square(), 0.5)))
+
+
 def layer_inside_the_cell(weight, x, solve):
     def cell(z, x):
         h = solve(lambda h, z, x: torch.tanh(h @ weight + 0.3 * z + x), z, x)
@@ -114,6 +128,7 @@ CASES = [
     one_layer_twice_side_by_side,
     two_outputs_of_one_node,
     nested_inputs,
+    inputs_that_all_samples_share,
     layer_inside_the_cell,
     linear_cell,
     cell_without_state,

@@ -453,3 +453,18 @@ def test_the_resolvent_is_a_contraction():
     for alpha in (0.1, 1.0, 10.0):
         largest = torch.linalg.matrix_norm(resolvent(operator.blocks(), alpha)[0], ord=2).max()
         assert largest <= 1 / (1 + alpha * 0.5) + 1e-12
+
+
+def test_it_has_the_second_derivative_of_a_long_loop():
+    torch.manual_seed(0)
+    model = MonotoneDEQ(image_channels=1, channels=4, image_size=4).double()
+    x = torch.randn(2, 1, 4, 4, dtype=torch.double, requires_grad=True)
+    ways = [
+        (Anderson(max_evals=300, tol=1e-13), Implicit(GMRES(max_evals=300, tol=1e-12))),
+        (Picard(max_evals=400, tol=0.0), Unrolled()),
+    ]
+    found = []
+    for solver, adjoint in ways:
+        (slope,) = torch.autograd.grad(model(x, solver=solver, adjoint=adjoint).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(slope.square().sum(), list(model.parameters())))
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._internal.autocast import without_autocast
 from .._internal.linearization import Linearization
-from .._internal.trees import Layout, Shared, leaves, replace_tensors, tensors_of
+from .._internal.trees import Layout, leaves, replace_tensors, tensors_of
 from ..equilibrium import BackwardRecord, SolveStats
 
 Product = Callable[[Tensor], Tensor]
@@ -56,13 +56,11 @@ class Sources:
     """What the graph of f hangs on: its leaves, and the inputs that are part of a graph.
 
     f may also close over tensors that are no leaves. Gradients reach them through the graph, but they cannot be named;
-    `are_named` is False then. The second derivative also needs to replace them, which it cannot where samples share
-    them; `are_complete` is False for these too.
+    `are_named` is False then.
     """
 
     def __init__(self, point: Linearization) -> None:
         inputs = leaves(point.inputs)
-        shared = {id(leaf) for part in inputs if isinstance(part, Shared) for leaf in tensors_of(part)}
         tensors = {id(leaf): leaf for part in inputs for leaf in tensors_of(part)}
         known = [tensor for tensor in tensors.values() if tensor.grad_fn is not None]
         stops = {(tensor.grad_fn, tensor.output_nr) for tensor in known}
@@ -86,7 +84,6 @@ class Sources:
                 seen.update(dict.fromkeys(following))
                 pending.extend(following)
         self.computed_inputs = [tensor for tensor in known if (tensor.grad_fn, tensor.output_nr) in seen]
-        self.are_complete = self.are_named and not any(id(tensor) in shared for tensor in self.computed_inputs)
         self.tensors = found + self.computed_inputs
         self.exist = bool(self.tensors) or not self.are_named
         self._versions = [tensor._version for tensor in self.tensors]
@@ -127,7 +124,7 @@ class _Attachment:
         """
         if self.refusal is not None:
             raise RuntimeError(self.refusal)
-        if not self.sources.are_complete:
+        if not self.sources.are_named:
             raise RuntimeError(
                 "A second derivative through adjoint=Implicit() needs every tensor that f depends on to be a leaf or "
                 "an input, but f closes over the result of another computation; pass it after z0 as an input, or use "
