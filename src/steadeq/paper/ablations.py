@@ -9,8 +9,9 @@ from ..lab.recipes.registry import Scale
 from .adaptive_gamma import ADAPTIVE_GAMMA, CIFAR10, FEW
 from .comparison import Comparison
 from .figure1 import FIGURE1, early
-from .language import POST, POST_JR
+from .language import POST, POST_JR, POST_SLOWER, PRE
 from .result import Claim, PaperResult, results_folder
+from .table1 import TABLE1, TIME
 from .table2 import TABLE2
 from .tables import ACCURACY, BACKWARD_RESIDUAL, RESIDUAL, Column
 from .variant import Summary
@@ -104,6 +105,24 @@ ABLATIONS: tuple[Ablation, ...] = (
         reason="it has less than half of the products; with as few, backward solves without the penalty fail",
         comparison=ADAPTIVE_GAMMA,
         shown_by=against(BACKWARD_RESIDUAL, *_AT_ONE_BUDGET),
+    ),
+    Ablation(
+        claim="pre-LN makes an unregularized model diverge",
+        of="fig3-4",
+        scale="day",
+        reason="it does fall apart, but so does the post-LN model that it is compared with, unless that is trained "
+        "with half the learning rate",
+        comparison=TABLE1,
+        shown_by=both(growth(PRE, RESIDUAL, BACKWARD_RESIDUAL), growth(POST_SLOWER, RESIDUAL, BACKWARD_RESIDUAL)),
+    ),
+    Ablation(
+        claim="without regularization, a training step takes about three times as long",
+        of="table1",
+        scale="day",
+        reason="it has collapsed, so that its solves take all of their evaluations; with half the learning rate it "
+        "trains, and takes that long",
+        comparison=TABLE1,
+        shown_by=against(TIME, POST, POST_SLOWER),
     ),
     Ablation(
         claim="unregularized, but stopped early",
