@@ -28,6 +28,7 @@ from .vision import (
     RESNET101,
     RESNET_DEEP,
     RESNET_GROUP_NORM,
+    SMALL_BUDGET,
     STOPPED,
     STOPPED_SOONER,
     TABLE2_OF_THE_PAPER,
@@ -125,7 +126,7 @@ TABLE2 = _Table2(
     statement="a regularized MDEQ needs half the evaluations at most for about the same accuracy, and is twice as fast",
     variants=classifiers(
         *(RESNET, RESNET_DEEP, RESNET_GROUP_NORM, RESNET101, DENSENET, MONOTONE, MULTI_TIER),
-        *(MDEQ, STOPPED, STOPPED_SOONER, MDEQ_JR, MDEQ_JR_SOONER),
+        *(MDEQ, STOPPED, STOPPED_SOONER, SMALL_BUDGET, MDEQ_JR, MDEQ_JR_SOONER),
         *IMAGENET_RESNETS,
         *(prefix + name for prefix in _OTHERS for name in (RESNET, MDEQ, STOPPED, MDEQ_JR)),
     ),
