@@ -32,7 +32,7 @@ _HEADLINE = {
     "table1": ("WikiText-2, perplexity", 1, (TRANSFORMER_XL, POST, POST_SLOWER, POST_JR, PRE, PRE_JR)),
     "table2": ("CIFAR-10, accuracy in %", 100, (RESNET, MDEQ, SMALL_BUDGET, MDEQ_JR)),
 }
-"""What of the scale of a day is in the headline of docs/index.md: the task, the factor of the score, and the variants."""
+"""What of the scale of a day is in the headline of docs/index.md: the task, the factor of the score, the variants."""
 _SCALES: tuple[Scale, ...] = ("day", "cpu")
 """Those that were run."""
 _NOT_RUN = "not yet run"

@@ -110,7 +110,8 @@ def _claims_about(prefix: str) -> tuple[Claim[Summary], ...]:
 class _Table2(Comparison):
     def draw(self, groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
         solved = [group for group in groups if RESNET not in group.label]
-        drawn = {**super().draw([group for group in solved if group.label in (MONOTONE, MULTI_TIER, MDEQ, MDEQ_JR)])}
+        on_cifar10 = (MONOTONE, MULTI_TIER, MDEQ, SMALL_BUDGET, MDEQ_JR)
+        drawn = {**super().draw([group for group in solved if group.label in on_cifar10])}
         # On one plot there is one data set.
         for prefix in _OTHERS:
             others = [replace(g, label=g.label.removeprefix(prefix)) for g in solved if g.label.startswith(prefix)]
