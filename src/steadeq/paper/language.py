@@ -85,7 +85,7 @@ _VARIANTS: Mapping[Scale, tuple[Variant, ...]] = {
         Variant(PRE, "wikitext2-deq-pre-day", 30, 60),
         Variant(POST, "wikitext2-deq-post-day", 30, 60, seeds=(0, 1)),
         Variant(STOPPED, "wikitext2-deq-post-day", 12, 60, seeds=(0, 1)),
-        Variant(POST_SLOWER, "wikitext2-deq-post-day", 30, 60, change=_with_half_the_learning_rate),
+        Variant(POST_SLOWER, "wikitext2-deq-post-day", 30, 45, change=_with_half_the_learning_rate),
         Variant(TWENTY, "wikitext2-deq-post-day", 20, 45, change=with_evaluations(20)),
         Variant(SMALL_BUDGET, "wikitext2-deq-post-small-budget-day", 12, 27),
         Variant(PRE_JR, "wikitext2-deq-pre-jr-day", 12, 28),
