@@ -220,7 +220,9 @@ TABLE4 = replace(
     name="table4",
     title="Table 4: language models, with memory",
     statement="as Table 1, with evaluations and memory in training, fewer evaluations, and longer segments",
-    variants=language_models(TRANSFORMER_XL, PRE, POST, STOPPED, TWENTY, SMALL_BUDGET, PRE_JR, POST_JR, TWICE_AS_LONG),
+    variants=language_models(
+        *(TRANSFORMER_XL, PRE, POST, STOPPED, POST_SLOWER, TWENTY, SMALL_BUDGET, PRE_JR, POST_JR, TWICE_AS_LONG)
+    ),
     # Those of Table 1 are judged there.
     claims=_FURTHER_CLAIMS,
     columns=(
