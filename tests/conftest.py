@@ -1,7 +1,13 @@
+import signal
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# Started in the background, as by `nohup make test &`, tests and what they start would ignore these.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
