@@ -44,7 +44,13 @@ _PICTURES = {
 
 def pages() -> dict[Path, str]:
     """Return all pages that hold numbers, with the tables as they must be."""
-    overview = {"headlines": _headlines(), "overview": _overview(), "verdicts": _verdicts(), "reasons": _reasons()}
+    overview = {
+        "headlines": _headlines(),
+        "overview": _overview(),
+        "verdicts": _verdicts(),
+        "reasons": _reasons(),
+        "missing": _missing(),
+    }
     found = {PAGES / "index.md": overview}
     for name, result in RESULTS.items():
         blocks = {}
@@ -140,6 +146,18 @@ def _reasons() -> str:
     return (
         markdown_table(["", "claim that does not hold at day", "numbers", "reason"], rows) if rows else "None so far."
     )
+
+
+def _missing() -> str:
+    """Return which runs of a day are kept, and which nobody has trained yet."""
+    minutes = {name: n for r in RESULTS.values() if "day" in r.scales for name, n in r.minutes("day").items()}
+    missing = [name for name in minutes if not (NUMBERS / "runs" / name).is_dir()]
+    if not missing:
+        return f"All {len(minutes)} runs are finished."
+    hours = sum(minutes[name] for name in missing) / 60
+    listed = ", ".join(f"`{name}`" for name in missing)
+    kept = f"{len(minutes) - len(missing)} of {len(minutes)} runs are finished"
+    return f"{kept}. The others take about {hours:.0f} hours of one core: {listed}."
 
 
 def _overview() -> str:
