@@ -1,11 +1,13 @@
 """Cells, tight solvers and exact references that the tests of gradients share."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, OneStep, Phantom, Picard, Shine, Unrolled
+from steadeq._internal.trees import Shared
 
 TIGHT = Anderson(max_evals=200, tol=1e-13)
 EXACT = Implicit(GMRES(max_evals=200, tol=1e-13))
@@ -90,3 +92,11 @@ def energy(z: Tensor) -> Tensor:
     """Return a loss whose gradient depends on the state and differs by component."""
     flat = z.flatten(1)
     return (flat**3 + flat * torch.arange(1, flat.shape[1] + 1, dtype=z.dtype, device=z.device)).sum()
+
+
+@dataclass(frozen=True)
+class Offset(Shared):
+    """An input that all samples share."""
+
+    value: Tensor
+    scales: tuple[Tensor, float]

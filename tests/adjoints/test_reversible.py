@@ -1,13 +1,12 @@
 import warnings
-from dataclasses import dataclass
 
 import pytest
 import torch
-from adjoints.cells import EXACT, TIGHT, TanhCell, energy, largest_error, leaf
+from adjoints.cells import EXACT, TIGHT, Offset, TanhCell, energy, largest_error, leaf
 from torch.autograd import gradcheck
 
 from steadeq import Anderson, ConvergenceWarning, Picard, Reversible, Status, fixed_point
-from steadeq._internal.trees import Shared, leaves, rebuild
+from steadeq._internal.trees import leaves, rebuild
 from steadeq.models import DEQTransformerLM, MDEQClassifier
 
 
@@ -156,14 +155,6 @@ def test_states_of_several_tensors_and_inputs_that_are_computed():
         gradients.append(torch.autograd.grad(energy(z["b"]), [W, x]))
     # As far as so few steps come.
     assert largest_error(*gradients) < 1e-3
-
-
-@dataclass(frozen=True)
-class Offset(Shared):
-    """What all samples share."""
-
-    value: torch.Tensor
-    scales: tuple[torch.Tensor, float]
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

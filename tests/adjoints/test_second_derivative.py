@@ -1,13 +1,11 @@
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import pytest
 import torch
-from adjoints.cells import BACKWARD_SOLVERS, EXACT, LONG_LOOP, TIGHT, energy, largest_error, leaf, matrix
+from adjoints.cells import BACKWARD_SOLVERS, EXACT, LONG_LOOP, TIGHT, Offset, energy, largest_error, leaf, matrix
 from torch.autograd import gradgradcheck
 
 from steadeq import Broyden, Implicit, OneStep, Phantom, Shine, Unrolled, fixed_point
-from steadeq._internal.trees import Shared
 
 each_backward_solver = pytest.mark.parametrize("solver", BACKWARD_SOLVERS.values(), ids=BACKWARD_SOLVERS)
 
@@ -86,12 +84,6 @@ def two_outputs_of_one_node(weight, x, solve):
 def nested_inputs(weight, x, solve):
     y = x.sin()
     return solve(lambda z, tree: torch.tanh(z @ weight.T + tree["a"] * tree["b"][0]), {"a": y, "b": [x.cos()]})
-
-
-@dataclass(frozen=True)
-class Offset(Shared):
-    value: torch.Tensor
-    scales: tuple[torch.Tensor, float]
 
 
 def inputs_that_all_samples_share(weight, x, solve):

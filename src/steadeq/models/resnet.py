@@ -150,15 +150,7 @@ class BasicBlock(_ResidualBlock):
 
     expansion = 1
 
-    def __init__(
-        self,
-        in_channels: int,
-        width: int,
-        *,
-        stride: int = 1,
-        zero_init: bool = False,
-        norm: Norm = nn.BatchNorm2d,
-    ) -> None:
+    def __init__(self, in_channels: int, width: int, *, stride: int, zero_init: bool, norm: Norm) -> None:
         super().__init__(
             *_conv_norm_relu(in_channels, width, 3, stride=stride, norm=norm),
             _conv(width, width, 3),
@@ -184,15 +176,7 @@ class Bottleneck(_ResidualBlock):
 
     expansion = 4
 
-    def __init__(
-        self,
-        in_channels: int,
-        width: int,
-        *,
-        stride: int = 1,
-        zero_init: bool = False,
-        norm: Norm = nn.BatchNorm2d,
-    ) -> None:
+    def __init__(self, in_channels: int, width: int, *, stride: int, zero_init: bool, norm: Norm) -> None:
         super().__init__(
             *_conv_norm_relu(in_channels, width, 1, norm=norm),
             *_conv_norm_relu(width, width, 3, stride=stride, norm=norm),
