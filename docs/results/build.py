@@ -1,13 +1,15 @@
-"""Puts the numbers of results/ into the pages beside this script, and the headline into docs/index.md.
+"""Puts the numbers of results/ into the pages beside this script and into docs/index.md.
 
     python docs/results/build.py
 
-Numbers are never typed by hand: pages have the text, and marks between which this script writes tables. A test compares
-the pages with the numbers.
+It also writes all claims to results/claims.csv. Numbers are never typed by hand: pages have the text, and marks between
+which this script writes what follows from the numbers. A test compares the pages with the numbers.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,45 +17,34 @@ from typing import Any
 
 from steadeq.lab.recipes.registry import Scale
 from steadeq.paper import RESULTS, PaperResult
-from steadeq.paper.ablations import reason
+from steadeq.paper.ablations import NOT_FOUND, reason
 from steadeq.paper.headlines import HEADLINES, of_paper, read_verdict, sum_up
-from steadeq.paper.language import POST, POST_JR, POST_SLOWER, PRE, PRE_JR, TRANSFORMER_XL
-from steadeq.paper.result import Verdict, count, results_folder, tally
-from steadeq.paper.tables import CLAIM_TITLES, Column, claim_rows, markdown_table
+from steadeq.paper.result import Outcome, Verdict, results_folder, tally
+from steadeq.paper.tables import Column, markdown_table
 from steadeq.paper.variant import Summary
-from steadeq.paper.vision import MDEQ, MDEQ_JR, RESNET, SMALL_BUDGET
+from steadeq.paper.vision import MDEQ, MDEQ_JR, SMALL_BUDGET
 
 PAGES = Path(__file__).parent
 ROOT = PAGES.parents[1]
 NUMBERS = ROOT / "results"
+CLAIMS = NUMBERS / "claims.csv"
 INDEX = ROOT / "docs" / "index.md"
 
 _HEADLINE = {
-    "table1": ("WikiText-2, perplexity", 1, (TRANSFORMER_XL, POST, POST_SLOWER, POST_JR, PRE, PRE_JR)),
-    "table2": ("CIFAR-10, accuracy in %", 100, (RESNET, MDEQ, SMALL_BUDGET, MDEQ_JR)),
+    "table2": ("CIFAR-10, accuracy in %", 100, (MDEQ, SMALL_BUDGET, MDEQ_JR)),
 }
 """What of the scale of a day is in the headline of docs/index.md: the task, the factor of the score, the variants."""
 _SCALES: tuple[Scale, ...] = ("day", "cpu")
 """Those that were run."""
-_NOT_RUN = "not yet run"
-_PICTURES = {
-    "day/fig3-4/forward_residual.png": "WikiText-2: residual of a solve over training",
-    "day/table2/forward_residual.png": "CIFAR-10: residual of a solve over training",
-}
+_OUTCOMES: tuple[Outcome, ...] = ("holds", "does not hold", "undecided", "not tested")
+_SEVERAL = {"holds": "hold", "does not hold": "do not hold"}
 
 
 def pages() -> dict[Path, str]:
-    """Return all pages that hold numbers, with the tables as they must be."""
-    overview = {
-        "headlines": _headlines(),
-        "overview": _overview(),
-        "verdicts": _verdicts(),
-        "reasons": _reasons(),
-        "missing": _missing(),
-    }
-    found = {PAGES / "index.md": overview}
+    """Return all files that this script writes, as they must be."""
+    found = {PAGES / "index.md": {"headlines": _headlines(), "overview": _overview(), "missing": _missing()}}
     for name, result in RESULTS.items():
-        blocks = {}
+        blocks = {"found": _found(result)}
         if "cpu" in result.scales:
             table, claims = _made(result, "cpu")
             blocks |= {"table": table, "claims": claims}
@@ -61,7 +52,8 @@ def pages() -> dict[Path, str]:
             blocks["day"] = "\n\n".join(filter(None, [*_made(result, "day"), _pictures(result, "day")]))
         found[PAGES / f"{name}.md"] = blocks
     found[INDEX] = {"headline": _headline()}
-    return {path: _fill(path.read_text(encoding="utf-8"), blocks) for path, blocks in found.items()}
+    filled = {path: _fill(path.read_text(encoding="utf-8"), blocks) for path, blocks in found.items()}
+    return filled | {CLAIMS: _all_claims()}
 
 
 def _read(result: PaperResult[Any], scale: Scale) -> tuple[Any, list[Verdict]] | None:
@@ -70,17 +62,96 @@ def _read(result: PaperResult[Any], scale: Scale) -> tuple[Any, list[Verdict]] |
     return result.read(folder) if (folder / "summary.json").is_file() else None
 
 
+def _main_scale(result: PaperResult[Any]) -> Scale:
+    """Return the scale that the first sentences of a page are about."""
+    return "day" if "day" in result.scales and _read(result, "day") is not None else result.scales[0]
+
+
+def _found(result: PaperResult[Any]) -> str:
+    """Return what was found, in three sentences."""
+    scale = _main_scale(result)
+    made = _read(result, scale)
+    if made is None:
+        return "None of its runs is finished. No claim is tested yet. See below for what is planned."
+    verdicts = made[1]
+    sources = {verdict.source for verdict in verdicts}
+    chosen = [verdict for verdict in verdicts if verdict.source == ("paper" if "paper" in sources else "own")]
+    whose = "the paper's claims" if "paper" in sources else "our claims, as the paper makes none"
+    counts = ", ".join(f"{n} {_SEVERAL.get(name, name) if n > 1 else name}" for name, n in _counts(chosen).items() if n)
+    where = f"At the scale `{scale}`, of {whose}" if result.scales != ("cpu",) else f"Of {whose}"
+    sentences = [f"{where}: {counts}."]
+    for outcome, words in (("holds", "Holds"), ("does not hold", "Does not hold")):
+        one = next((verdict for verdict in chosen if verdict.outcome == outcome), None)
+        if one is None and outcome == "does not hold":
+            one = next((verdict for verdict in chosen if verdict.outcome not in ("holds", "does not hold")), None)
+            words = "" if one is None else one.outcome.capitalize()
+        if one is None:
+            is_open = all(verdict.outcome in ("undecided", "not tested") for verdict in chosen)
+            none = "None of them is decided." if is_open else "None of them holds."
+            sentences.append(none if outcome == "holds" else "None of them fails.")
+        else:
+            seeds = ", one seed" if one.shown.endswith("one seed") else ""
+            sentences.append(f"{words}{seeds}: {one.claim} ({_short(one.evidence)}).")
+    return " ".join(sentences)
+
+
+def _short(evidence: str) -> str:
+    """Return the first numbers of some evidence."""
+    return evidence.split("; ")[0].removesuffix(".")
+
+
+def _pair(evidence: str) -> str:
+    """Return two numbers of some evidence: of a list, the first and the last one."""
+    series = _short(evidence).partition(": ")[2].split(", ")
+    return f"{series[0]} to {series[-1]}" if len(series) > 2 else _short(evidence)
+
+
+def _counts(verdicts: Sequence[Verdict | None]) -> dict[Outcome, int]:
+    outcomes = ["not tested" if verdict is None else verdict.outcome for verdict in verdicts]
+    return {name: outcomes.count(name) for name in _OUTCOMES}
+
+
 def _made(result: PaperResult[Any], scale: Scale) -> tuple[str, str]:
     """Return the table and the claims of a result at a scale."""
     found = _read(result, scale)
     if found is None:
-        return f"{_NOT_RUN.capitalize()}.", ""
+        return "None of its runs is finished.", ""
     summary, verdicts = found
     table = result.table(summary)
-    if isinstance(summary, Summary) and summary.missing:
-        runs = dict.fromkeys(f"`{name}`" for names in summary.missing.values() for name in names)
-        table += f"\n\nNot finished yet: {', '.join(runs)}."
-    return table, _claims(verdicts)
+    if "day" in result.scales:
+        # What is quoted stands once on a page; of ImageNet, on which nothing was run, nowhere.
+        left_out = ", quoted |" if scale == "cpu" else "| ImageNet"
+        table = "\n".join(line for line in table.splitlines() if left_out not in line)
+    if isinstance(summary, Summary):
+        if summary.stand_ins:
+            chosen = "; ".join(f"{name} by the row “{other}”" for name, other in summary.stand_ins.items())
+            table += f"\n\nIn claims, each model stands as it trained best on validation data: {chosen}."
+        runs = {name for names in summary.missing.values() for name in names}
+        if runs:
+            number = "1 run is" if len(runs) == 1 else f"{len(runs)} runs are"
+            command = f"steadeq reproduce {result.name} --scale {scale} --dry-run"
+            table += f"\n\n{number} not finished yet; `{command}` lists them."
+    return table, _claims(result, verdicts, scale)
+
+
+def _claims(result: PaperResult[Any], verdicts: Sequence[Verdict], scale: Scale) -> str:
+    """Return the claims as a list, with what became of them and why."""
+    lines = []
+    claims = {claim.text: claim for claim in result.claims}
+    # What the page has at the scale of a day is not said again.
+    above = None if scale == "day" or "day" not in result.scales else _read(result, "day")
+    said = {} if above is None else {verdict.claim: number for number, verdict in enumerate(above[1], start=1)}
+    if verdicts and all(verdict.claim in said for verdict in verdicts):
+        listed = (f"{said[verdict.claim]} {verdict.shown}" for verdict in verdicts)
+        return f"The claims above: {'; '.join(listed)}. [claims.csv](../../results/claims.csv) has the numbers."
+    for number, verdict in enumerate(verdicts, start=1):
+        own = ", ours" if verdict.source == "own" else ""
+        line = f"{number}. **{verdict.shown}** ({verdict.section}{own}): {verdict.claim}: {verdict.evidence}."
+        if verdict.outcome == "does not hold":
+            why = reason(result, claims[verdict.claim], scale, NUMBERS)
+            line += "" if why == NOT_FOUND else f" Why: {why}."
+        lines.append(re.sub(r"\.+( Why|$)", r".\1", line))
+    return "\n".join([*lines, "", tally(verdicts)])
 
 
 def _pictures(result: PaperResult[Any], scale: Scale) -> str:
@@ -95,84 +166,69 @@ def _pictures(result: PaperResult[Any], scale: Scale) -> str:
 
 def _fill(page: str, blocks: dict[str, str]) -> str:
     for name, block in blocks.items():
+        # No spaces around the cells of tables: rows stay short, and the page looks the same.
+        block = re.sub(r"^\|.*\|$", lambda match: re.sub(r" *(?<!\\)\| *", "|", match[0]), block, flags=re.MULTILINE)
         pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
         page = re.sub(pattern, lambda match, block=block: f"{match[1]}\n{block}\n\n{match[2]}", page, flags=re.DOTALL)
     return page
 
 
-def _claims(verdicts: Sequence[Verdict]) -> str:
-    return f"{markdown_table(CLAIM_TITLES, claim_rows(verdicts))}\n\n{tally(verdicts)}"
-
-
 def _headlines() -> str:
-    """Return what the paper is known for, and what became of it."""
-    rows, details = [], []
-    for number, headline in enumerate(HEADLINES, start=1):
-        found = {scale: [read_verdict(*claim, NUMBERS, scale) for claim in headline.claims] for scale in _SCALES}
-        rows.append([str(number), headline.text, headline.section, *(sum_up(found[scale]) for scale in _SCALES)])
-        for (result, claim), verdict in zip(headline.claims, found["day"], strict=True):
-            if verdict is not None:
-                place, said = f"[{result.title.partition(':')[0]}]({result.name}.md)", verdict.outcome
-                details.append(f"- {number}: {place}, {claim.text}: {said} ({verdict.evidence}).")
-    table = markdown_table(["", "the paper says", "section", *_SCALES], rows)
-    return "\n".join([table, "", "The numbers at the scale of a day that decide on them:", "", *details])
-
-
-def _verdicts() -> str:
-    """Return all claims, with what the paper's own numbers say, and ours at each scale."""
+    """Return what the paper is known for, and what became of it at the scale of a day."""
     rows = []
+    for number, headline in enumerate(HEADLINES, start=1):
+        found = [read_verdict(*claim, NUMBERS, "day") for claim in headline.claims]
+        decided = [verdict for verdict in found if verdict is not None and verdict.outcome != "not tested"]
+        numbers = _pair(decided[0].evidence) if decided else "-"
+        seeds = {verdict.num_seeds for verdict in decided if verdict.num_seeds}
+        rows.append([str(number), headline.text, sum_up(found), numbers, str(min(seeds)) if seeds else "-"])
+    return markdown_table(["", "the paper says", "here", "the numbers", "seeds"], rows)
+
+
+def _all_claims() -> str:
+    """Return all claims as CSV: what the paper's own numbers say, and ours at each scale."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["result", "claim", "section", "source", "paper", "scale", "outcome", "seeds", "numbers", "reason"])
     for name, result in RESULTS.items():
         for claim in result.claims:
-            ours = [_outcome(result, read_verdict(result, claim, NUMBERS, scale), scale) for scale in _SCALES]
-            rows.append([f"[{name}]({name}.md)", claim.text, claim.section, of_paper(result, claim), *ours])
-    return markdown_table(["", "claim", "section", "paper", *_SCALES], rows)
-
-
-def _outcome(result: PaperResult[Any], verdict: Verdict | None, scale: Scale) -> str:
-    if verdict is not None:
-        return verdict.outcome
-    return _NOT_RUN if scale in result.scales and _read(result, scale) is None else "-"
-
-
-def _reasons() -> str:
-    """Return why claims of the paper do not hold at the scale of a day, as far as experiments show it."""
-    rows = []
-    for name, result in RESULTS.items():
-        for claim in result.claims if "day" in result.scales else ():
-            verdict = read_verdict(result, claim, NUMBERS, "day")
-            if verdict is not None and (verdict.source, verdict.outcome) == ("paper", "does not hold"):
-                why = reason(result, claim, "day", NUMBERS)
-                rows.append([f"[{name}]({name}.md)", claim.text, verdict.evidence, why])
-    return (
-        markdown_table(["", "claim that does not hold at day", "numbers", "reason"], rows) if rows else "None so far."
-    )
+            for scale in _SCALES if result.scales != ("cpu",) else ("cpu",):
+                verdict = read_verdict(result, claim, NUMBERS, scale)
+                if verdict is not None:
+                    why = reason(result, claim, scale, NUMBERS) if verdict.outcome == "does not hold" else ""
+                    said = [name, claim.text, claim.section, claim.source, of_paper(result, claim)]
+                    writer.writerow([*said, scale, verdict.outcome, verdict.num_seeds or "", verdict.evidence, why])
+    return file.getvalue()
 
 
 def _missing() -> str:
-    """Return which runs of a day are kept, and which nobody has trained yet."""
+    """Return how many runs of a day are kept, and how many nobody has trained yet."""
     minutes = {name: n for r in RESULTS.values() if "day" in r.scales for name, n in r.minutes("day").items()}
     missing = [name for name in minutes if not (NUMBERS / "runs" / name).is_dir()]
     if not missing:
         return f"All {len(minutes)} runs are finished."
     hours = sum(minutes[name] for name in missing) / 60
-    listed = ", ".join(f"`{name}`" for name in missing)
     kept = f"{len(minutes) - len(missing)} of {len(minutes)} runs are finished"
-    return f"{kept}. The others take about {hours:.0f} hours of one core: {listed}."
+    command = "`steadeq reproduce all --scale day --dry-run`"
+    return f"{kept}. The others take about {hours:.0f} hours of one core; {command} lists them."
 
 
 def _overview() -> str:
-    rows, everything = [], []
+    """Return how many claims of the paper hold, for each result at each scale."""
+    rows, totals = [], {scale: dict.fromkeys(_OUTCOMES, 0) for scale in _SCALES}
     for name, result in RESULTS.items():
-        scale: Scale = "cpu" if "cpu" in result.scales else result.scales[0]
-        found = _read(result, scale)
-        verdicts = [] if found is None else found[1]
-        everything += verdicts
-        option = "" if scale == "cpu" else f" --scale {scale}"
-        command = f"`steadeq reproduce {name}{option}`, {result.duration(scale)}"
-        counts = (count(verdicts, "paper"), count(verdicts, "own")) if found else (_NOT_RUN, _NOT_RUN)
-        rows.append([f"[{result.title}]({name}.md)", result.statement, *counts, command])
-    rows.append(["all", "", count(everything, "paper"), count(everything, "own"), "`steadeq reproduce all`"])
-    return markdown_table(["", "what it is about", "the paper's claims that hold here", "our own", "rerun"], rows)
+        cells = []
+        for scale in _SCALES:
+            is_planned = scale in result.scales and _read(result, scale) is None
+            found = [read_verdict(result, claim, NUMBERS, scale) for claim in result.claims if claim.source == "paper"]
+            # Of what is planned and not run yet, nothing is tested; other claims are about nothing at this scale.
+            counts = _counts([verdict for verdict in found if is_planned or verdict is not None])
+            for outcome, number in counts.items():
+                totals[scale][outcome] += number
+            cells.append("/".join(map(str, counts.values())) if sum(counts.values()) else "-")
+        rows.append([f"[{result.title}]({name}.md)", *cells])
+    rows.append(["all", *("/".join(map(str, totals[scale].values())) for scale in _SCALES)])
+    return markdown_table(["", *_SCALES], rows)
 
 
 def _headline() -> str:
@@ -182,10 +238,12 @@ def _headline() -> str:
         assert isinstance(summary, Summary)
         score = Column(title="score", measure="score", factor=factor, digits=".1f")
         step = Column(title="ms a training step", measure="seconds_per_step", factor=1000, digits=".0f")
-        for row in (summary[variant] for variant in variants):
-            rows.append([task, row.variant, str(row.max_evals or "-"), score.show(row), step.show(row)])
-    table = markdown_table(["", "model", "NFE", "score", "ms a training step"], rows)
-    return "\n\n".join([table, *(f"![{text}](../results/{name})" for name, text in _PICTURES.items())])
+        for variant in variants:
+            if summary.stand_ins.get(variant, variant) in summary:
+                row = summary[variant]
+                cells = [task, row.variant, str(row.max_evals or "-"), score.show(row), step.show(row)]
+                rows.append([*cells, str(row.num_seeds)])
+    return markdown_table(["", "model", "evaluations", "score", "ms a training step", "seeds"], rows)
 
 
 if __name__ == "__main__":
