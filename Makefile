@@ -13,17 +13,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test slow torture lint format bench clean
+.PHONY: help install demo test slow torture mutants lint format integrations gallery docs release bench clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed  ## Make .venv with the pinned dependencies and steadeq in editable mode
 
 demo: $(VENV)/.demo-installed  ## Iterate a block longer than trained, with and without the penalty, and write a report (2 minutes)
 	$(BIN)/steadeq demo $(ARGS)
 
-test: $(VENV)/.installed  ## Run the tests and the doctests, without the slow ones
+test: $(VENV)/.installed  ## Run the tests and the doctests, without the slow ones (about 10 minutes on two cores)
 	$(PYTEST) $(ARGS)
 
 slow: $(VENV)/.installed  ## Run only the slow tests
@@ -31,6 +31,9 @@ slow: $(VENV)/.installed  ## Run only the slow tests
 
 torture: $(VENV)/.installed  ## Attack runs, commands and readers with thousands of random tries (up to 40 minutes)
 	PYTHONPATH=$(CURDIR)/tests OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m torture --workers $(WORKERS) $(ARGS)
+
+mutants: $(VENV)/.installed  ## Put in faults of one line, and see which tests notice each
+	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m torture.mutants --workers $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.installed  ## Check format, style, layers and types
 	$(BIN)/ruff format --check .
@@ -41,6 +44,18 @@ lint: $(VENV)/.installed  ## Check format, style, layers and types
 format: $(VENV)/.installed  ## Format the code and fix what can be fixed safely
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+integrations: $(VENV)/.integrations-installed  ## Install the libraries that there are bridges to, and test the bridges (large)
+	$(PYTEST) tests/integrations $(ARGS)
+
+gallery: $(VENV)/.gallery-installed  ## Run the notebooks of the gallery (up to 20 minutes); ARGS names some of them
+	OMP_NUM_THREADS=1 $(BIN)/python docs/gallery/build.py $(ARGS)
+
+docs: $(VENV)/.docs-installed  ## Build the documentation site in build/site; any warning or broken link is an error
+	$(BIN)/python docs/site/build.py
+
+release: $(VENV)/.release-installed  ## Build the distributions and check them, up to the upload
+	$(BIN)/python packaging/release.py
 
 bench: $(VENV)/.bench-installed  ## Measure the overhead of the library next to its peers
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
@@ -66,6 +81,7 @@ $(VENV)/.demo-installed: pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e '.[train]'
 	@touch $@
 
-$(VENV)/.bench-installed: $(VENV)/.installed
-	$(PIP) install -c constraints.txt -e '.[bench]'
+# An extra beside those of developers: bench, docs, gallery, integrations, release.
+$(VENV)/.%-installed: $(VENV)/.installed
+	$(PIP) install -c constraints.txt -e '.[$*]'
 	@touch $@

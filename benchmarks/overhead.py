@@ -203,6 +203,9 @@ def measure_training(names: list[str], seconds: float) -> list[dict[str, Any]]:
         contenders: dict[str, Callable[[], Any]] = {"f": evaluate, "vjp": multiply, "graph": attach}
         for library, step in train_steps().items():
             counted, counts = count_calls(workload.cell)
+            # The first time that a cell is seen, one product more tells whether its samples are independent.
+            step(counted, workload, NUM_EVALS, g)
+            counts.clear()
             step(counted, workload, NUM_EVALS, g)
             # One evaluation more attaches the graph, and one product more carries the gradient to the parameters.
             check_counts(library, counts, f=NUM_EVALS + 1, vjp=NUM_EVALS + 1)

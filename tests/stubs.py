@@ -9,7 +9,18 @@ import torch
 from torch import Tensor
 
 from steadeq._internal.trees import leaves, map_tensors
-from steadeq.solvers import AbstractSolver, Rule
+from steadeq.solvers import AbstractSolver, Evaluation
+
+
+def replay(solver: AbstractSolver, z: Tensor, fz: Tensor, rejected: list[Tensor | None]) -> tuple[Any, list[Tensor]]:
+    """Hand (evaluations, rows, D) evaluations to a method; return its last state, and its answers."""
+    state, answers = solver.init(z[0], eps=1e-16, may_ask=True), []
+    for k, mask in enumerate(rejected):
+        norm = torch.linalg.vector_norm(fz[k], dim=1)
+        at = Evaluation(z[k], fz[k], fz[k] - z[k], norm, mask, k + 1, solver.max_evals - k - 1, solver.tol, True)
+        state, following = solver.step(state, at)
+        answers.append(following)
+    return state, answers
 
 
 class Counted:
@@ -39,29 +50,21 @@ class Scripted(AbstractSolver):
 
     points: Tensor
     max_growth: float = math.inf
-    num_quiet_windows: int = 1
+    quiet_windows: int = 1
     max_stalled_windows: float = 3
     log: list[tuple[list[int], list[int]]] = field(default_factory=list)
 
-    def start(self, z: Tensor, eps: float) -> Rule:
+    def num_quiet_windows(self, dim: int) -> int:
+        return self.quiet_windows
+
+    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Tensor:
         self.log.clear()
-        return _ScriptedRule(self)
+        return torch.arange(self.points.shape[1])
 
-
-class _ScriptedRule(Rule):
-    def __init__(self, solver: Scripted) -> None:
-        self.max_growth, self.num_quiet_windows = solver.max_growth, solver.num_quiet_windows
-        self.max_stalled_windows = solver.max_stalled_windows
-        self._points, self._log = solver.points, solver.log
-        self._rows = torch.arange(solver.points.shape[1])
-
-    def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
-        step = len(self._log)
-        torch.testing.assert_close(z, self._points[step, self._rows], rtol=0, atol=0, equal_nan=True)
-        torch.testing.assert_close(g, fz - z, rtol=0, atol=0, equal_nan=True)
-        marked = [] if rejected is None else self._rows[rejected].tolist()
-        self._log.append((self._rows.tolist(), marked))
-        return self._points[step + 1, self._rows]
-
-    def select(self, rows: Tensor) -> None:
-        self._rows = self._rows[rows]
+    def step(self, state: Tensor, at: Evaluation) -> tuple[Tensor, Tensor]:
+        step, rows = len(self.log), state
+        torch.testing.assert_close(at.z, self.points[step, rows], rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(at.g, at.fz - at.z, rtol=0, atol=0, equal_nan=True)
+        marked = [] if at.rejected is None else rows[at.rejected].tolist()
+        self.log.append((rows.tolist(), marked))
+        return rows, self.points[step + 1, rows]

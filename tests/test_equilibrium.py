@@ -6,14 +6,17 @@ import weakref
 import pytest
 import torch
 from adjoints.cells import ADJOINTS, TIGHT, TanhCell, energy, leaf
+from torch import nn
 
 import steadeq
 from steadeq import (
     DEQ,
+    GMRES,
     Anderson,
     Broyden,
     ConvergenceError,
     Equilibrium,
+    JacobianRegularizer,
     Picard,
     SolveStats,
     Status,
@@ -23,6 +26,7 @@ from steadeq import (
     operator_norm,
     spectral_radius,
 )
+from steadeq.jacobian import Linear
 
 
 def test_it_holds_the_map_the_state_the_inputs_and_the_stats():
@@ -79,7 +83,7 @@ def test_whether_a_given_state_failed_is_not_known():
 def test_it_prints_how_the_solve_went():
     eq = fixed_point(torch.cos, torch.zeros(2, 3))
     assert repr(eq) == f"Equilibrium({eq.stats})" == str(eq)
-    assert repr(eq).startswith("Equilibrium(2 of 2 samples converged in 5 evaluations")
+    assert repr(eq).startswith("Equilibrium(forward: 2 of 2 samples converged in 5 evaluations")
     assert repr(Equilibrium.at(torch.cos, torch.zeros(2, 3))) == "Equilibrium(given state)"
 
 
@@ -88,7 +92,7 @@ def test_stats_of_what_was_not_measured_can_be_printed():
     some = SolveStats.not_measured(2, 3, like=stats.residual)
     assert some.num_evals.dtype == some.status.dtype == torch.int64
     assert some.status.tolist() == [Status.NOT_MEASURED] * 2
-    assert str(some) == "2 samples, 3 evaluations, residual not measured"
+    assert str(some) == "forward: 2 samples, 3 evaluations, residual not measured"
     assert some.failures() == ""
 
 
@@ -162,3 +166,61 @@ def test_stats_of_an_estimate_are_those_of_the_solve():
     assert eq.stats is stats
     assert eq.z is z
     assert eq.backward is None
+
+
+@pytest.mark.parametrize("kind", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
+def test_recurrent_cells_which_take_the_input_first_are_refused_wherever_they_are_given(kind):
+    cell, z, x = kind(3, 3), torch.zeros(2, 3), torch.ones(2, 3)
+    for give in (lambda: DEQ(cell), lambda: fixed_point(cell, z, x), lambda: Equilibrium.at(cell, z, x)):
+        with pytest.raises(TypeError, match=r"Cell takes the input first.*lambda z, x: cell\(x, z\)"):
+            give()
+
+
+def test_a_recurrent_cell_with_a_forward_of_its_own_is_taken():
+    class StateFirst(nn.GRUCell):
+        def forward(self, z, x):
+            return super().forward(x, z)
+
+    DEQ(StateFirst(3, 3))(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"solver": "anderson"}, r"^solver is 'anderson'; it must be a steadeq solver, such as Anderson\(\)\.$"),
+        ({"solver": Picard}, r"^solver is <class .*Picard'>; it must be"),
+        ({"solver": GMRES()}, r"solves linear systems only"),
+        ({"adjoint": Picard()}, r"^adjoint is Picard\(.*it must be a steadeq adjoint, such as Implicit\(\)\.$"),
+    ],
+)
+def test_a_layer_refuses_what_is_no_solver_or_adjoint_when_it_is_made(options, message):
+    with pytest.raises(TypeError, match=message):
+        DEQ(nn.Tanh(), **options)
+
+
+def test_a_module_without_room_for_the_inputs_is_refused_in_a_sentence():
+    x = torch.ones(2, 3)
+    for cell in (nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh())):
+        with pytest.raises(
+            TypeError, match=r"takes 1 argument, and is called with the state and 1 input\. The map needs"
+        ):
+            DEQ(cell)(x)
+    fixed_point(nn.Linear(3, 3), 0 * x)  # without inputs it is a map like any other
+
+
+def test_a_class_instead_of_a_cell_is_refused():
+    with pytest.raises(TypeError, match=r"cell is <class .*Tanh'>; it must be a module"):
+        DEQ(nn.Tanh)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: JacobianRegularizer(0.3), r"by name, as in JacobianRegularizer\(weight=0\.3\)\.$"),
+        (lambda: JacobianRegularizer(wieght=0.3), r"no option 'wieght'; it has weight, .* Did you mean 'weight'\?$"),
+        (lambda: Linear(2.0), r"^Linear takes its options by name"),
+    ],
+)
+def test_options_without_a_name_or_with_a_wrong_one_are_told_in_a_sentence(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()

@@ -1,3 +1,4 @@
+import os
 import re
 import subprocess
 import sys
@@ -38,7 +39,9 @@ def python_of(page):
         ("README.md", "samples converged"),
         ("docs/cells.md", "2 torch.Size([4, 5, 8])"),
         ("docs/how-to-choose.md", "of 8 samples converged"),
+        ("docs/integrations.md", "forward_evals"),
         ("docs/models.md", "torch.Size([2, 100])"),
+        ("docs/not-converging.md", "forward: 32 of 32 samples converged"),
         pytest.param("docs/performance.md", "torch.Size([32, 64])", marks=pytest.mark.slow),
     ],
 )
@@ -99,3 +102,23 @@ def test_relative_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_recipe_of_the_page_about_texts_trains_on_files_of_ones_own(tmp_path):
+    (script,) = python_of("docs/own-text.md")
+    (tmp_path / "notes.py").write_text(script, encoding="utf-8")
+    folder = tmp_path / "data" / "notes"
+    folder.mkdir(parents=True)
+    for name in ("train", "valid", "test"):
+        (folder / f"wiki.{name}.tokens").write_text("one two three , and four .\n" * 400, encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "steadeq", "train", "notes.py:recipe", "--out", "run", "--loop.num-steps", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "STEADEQ_DATA": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "perplexity" in result.stdout

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from steadeq import DEQ, ConvergenceWarning, Equilibrium, Implicit, JacobianRegularizer, SolveStats, Status, fixed_point
 from steadeq.adjoints import AbstractLinearAdjoint
 from steadeq.jacobian import AbstractRegularizer, AbstractSchedule, jacobian_penalty
-from steadeq.solvers import AbstractLinearSolver, AbstractSolver, Rule
+from steadeq.solvers import AbstractLinearSolver, AbstractSolver, Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,21 +22,11 @@ class Heavy(AbstractSolver):
     damping: float = 0.8
     momentum: float = 0.1
 
-    def start(self, z: Tensor, eps: float) -> Rule:
-        return HeavyRule(self, z)
+    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Tensor:
+        return z
 
-
-class HeavyRule(Rule):
-    def __init__(self, solver: Heavy, z: Tensor) -> None:
-        self._solver, self._last = solver, z
-
-    def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
-        following = z + self._solver.damping * g + self._solver.momentum * (z - self._last)
-        self._last = z
-        return following
-
-    def select(self, rows: Tensor) -> None:
-        self._last = self._last.index_select(0, rows)
+    def step(self, state: Tensor, at: Evaluation) -> tuple[Tensor, Tensor]:
+        return at.z, at.z + self.damping * at.g + self.momentum * (at.z - state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +53,7 @@ class Neumann(AbstractLinearSolver):
 class Doubled(AbstractLinearAdjoint):
     """Twice the gradient of one evaluation."""
 
-    def cotangent(self, vjp, g, rule):
+    def cotangent(self, vjp, g, state):
         return 2 * g, SolveStats.not_measured(g.shape[0], 0, like=g)
 
 
@@ -111,8 +101,8 @@ def test_a_solver(cell, x, compact):
 def test_a_solver_has_its_fields_checked_and_printed():
     with pytest.raises(ValueError, match="max_evals is 0"):
         Heavy(max_evals=0)
-    assert (
-        repr(Heavy(tol=0.1)) == "Heavy(max_evals=30, tol=0.1, check_every=None, patience=1, damping=0.8, momentum=0.1)"
+    assert repr(Heavy(tol=0.1)) == (
+        "Heavy(max_evals=30, tol=0.1, check_every=None, patience=1, causal=False, damping=0.8, momentum=0.1)"
     )
 
 

@@ -4,14 +4,15 @@ import sys
 
 
 def run() -> int:
-    """Run the command, and return its exit code."""
+    """Run the command in a process that ends with it, and return its exit code."""
     try:
-        from steadeq.lab.cli.leaving import LeavingAtOnce
+        from steadeq.lab.cli.leaving import LeavingAtOnce, StoppingOnce
 
         with LeavingAtOnce():
             from steadeq.lab.cli.main import main
 
-        return main()
+        with StoppingOnce():
+            return main()
     except KeyboardInterrupt:
         # Before the command has come so far as to say it itself.
         print("steadeq: Stopped; nothing was begun.", file=sys.stderr)

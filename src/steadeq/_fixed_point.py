@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 import torch
+from torch.profiler import record_function
 
 from ._internal.autocast import state_layout, under_autocast, without_autocast
 from ._internal.cached import cached_parameters
 from ._internal.masks import HeldMasks, MaskedMap, Rows, hold_masks, owner_of, without_empty
+from ._internal.parameters import Parameters
 from ._internal.snapshots import Snapshots
 from ._internal.trees import check_inputs, leaves
-from ._internal.unsupported import outside_of_graphs, refuse_differentiation, refuse_vmap
-from .adjoints import AbstractAdjoint, Implicit, Problem, Unrolled
-from .equilibrium import Equilibrium
+from ._internal.unsupported import is_mapped, is_transformed, outside_of_graphs, refuse_tangents, refuse_tracing
+from ._internal.watching import announce
+from .adjoints import AbstractAdjoint, Implicit, Problem
+from .adjoints._transforms import solve_transformed
+from .equilibrium import Equilibrium, SolveStats, check_map
 from .solvers import AbstractLinearSolver, AbstractSolver, Anderson
 from .solvers._compiled import CompiledMap
+
+_S = TypeVar("_S")
 
 _WORTH_COMPACTING = 8
 
 
 @outside_of_graphs
 def fixed_point(
-    f: Callable[..., Any],
-    z0: Any,
+    f: Callable[..., _S],
+    z0: _S,
     *inputs: Any,
     solver: AbstractSolver = Anderson(),  # noqa: B008 (frozen)
     adjoint: AbstractAdjoint = Implicit(),  # noqa: B008 (frozen)
@@ -34,7 +40,8 @@ def fixed_point(
     f_solve: Callable[..., Any] | None = None,
     states_at: Sequence[int] = (),
     compile: bool | str | CompiledMap = False,
-) -> Equilibrium:
+    batch_dims: int = 1,
+) -> Equilibrium[_S, SolveStats]:
     """Solve z = f(z, *inputs) for every sample of a batch, differentiably.
 
     Args:
@@ -51,12 +58,14 @@ def fixed_point(
             gradient is taken.
         states_at: Numbers of evaluations whose images are kept as `eq.states`, for losses on the way to the
             equilibrium (correction losses). Each has the gradient of that one evaluation, which is made once more if
-            gradients are on, or with `Unrolled` that of all up to it. A sample whose solve is over by then stands at
-            its equilibrium, as in `eq.z`.
-        compile: Compile with `torch.compile`. With `Picard`, `Anderson` or `Broyden` and a fixed budget (`tol=0`), the
-            whole solve becomes one graph; else single evaluations of which no gradient is taken. A string is the mode
-            of `torch.compile`, such as "reduce-overhead" for CUDA graphs. Code is kept for the last maps that were
-            compiled: pass the same f each time, not a new lambda.
+            gradients are on, or with `Unrolled` the gradient of all up to it. A sample whose solve is over by then
+            stands at its equilibrium, as in `eq.z`.
+        compile: Compile with `torch.compile`: a few steps of the solve at a time, which serve every budget and
+            tolerance. A string is the mode of `torch.compile`, such as "reduce-overhead" for CUDA graphs. Code is kept
+            for the last maps that were compiled: pass the same f each time, not a new lambda.
+        batch_dims: 1 where dim 0 of the state is a batch of samples that do not see each other. 0 where the whole
+            state is one sample, such as the nodes of a graph, a field, or time steps along dim 0: tensors of the state
+            may then have any shape, inputs are not batched, and stats have shape (1,).
 
     Returns:
         The equilibrium, with the best iterate seen as its state.
@@ -72,13 +81,24 @@ def fixed_point(
         >>> W.grad.shape
         torch.Size([2, 2])
     """
-    _check_types(solver, adjoint)
+    check_map(f, len(inputs))
+    check_methods(solver, adjoint)
+    refuse_tracing()
     arguments = leaves((z0, inputs))
-    refuse_vmap(arguments)
-    if not isinstance(adjoint, Unrolled):
-        refuse_differentiation(arguments, type(adjoint).__name__)
-    layout = state_layout(z0)
-    check_inputs(inputs, layout.batch_size)
+    if not adjoint.records:
+        refuse_tangents(arguments, type(adjoint).__name__)
+    layout = state_layout(z0, batch_dims)
+    check_inputs(inputs, layout)
+    # Beyond the steps of a loop, the map is that of its last step.
+    step = {"step": solver.max_evals - 1} if solver.passes_step else {}
+    # What autograd records step by step, torch.func differentiates without help, as long as values can be looked at.
+    if is_transformed() and not (adjoint.records and not any(map(is_mapped, [*arguments, *Parameters(f).tensors]))):
+        if states_at:
+            raise RuntimeError("states_at is not supported under torch.func; use torch.autograd.grad instead.")
+        solve = partial(fixed_point, solver=solver, adjoint=adjoint, compact=False)
+        held = hold_masks(f)
+        z, stats, record = solve_transformed(held, z0, inputs, solve=solve, step=step, batch_dims=batch_dims)
+        return Equilibrium(without_empty(held), z, inputs, stats=stats, record=record, batch_dims=batch_dims)
     code = None if compile is False else compile if isinstance(compile, CompiledMap) else _compiled(f, compile)
     if compact is None:
         # Each new batch size would be compiled anew.
@@ -96,26 +116,30 @@ def fixed_point(
     if f_solve is not None:
         f_fast = held.masks.bind(f_solve) if isinstance(held, MaskedMap) else f_solve
     follows_rows = is_compact and isinstance(held, MaskedMap)
+    at_end = partial(held, **step) if step else held
+    again = Parameters(held) if torch.is_grad_enabled() else held
     problem = Problem(
         cell=f,
-        f=snapshots.watch(under_autocast(held, layout)),
+        f=snapshots.watch(under_autocast(held if adjoint.records else at_end, layout)),
         z0=layout.pack(z0),
         inputs=(*inputs, Rows(torch.arange(layout.batch_size, device=layout.device))) if follows_rows else inputs,
         solver=solver,
         layout=layout,
         compact=is_compact,
         f_solve=snapshots.watch(under_autocast(f_fast, layout)),
+        f_again=under_autocast(partial(again, **step), layout),
         # In one graph, nobody is there to change masks or to look at states.
         code=None if isinstance(held, MaskedMap) else code,
     )
     owner = owner_of(f)
     # With a graph only where all is recorded: elsewhere the one evaluation that is has its graph from the leaves on.
-    caching = nullcontext() if owner is None else cached_parameters(owner, recorded=isinstance(adjoint, Unrolled))
-    with without_autocast(layout), caching:
+    caching = nullcontext() if owner is None else cached_parameters(owner, recorded=adjoint.records)
+    with record_function("steadeq.solve"), without_autocast(layout), caching:
         z, stats, record = adjoint.run(problem)
-        states = snapshots.states(under_autocast(held, layout), inputs, z, stats)
-    f = without_empty(held)
-    return Equilibrium(f, layout.unpack(z), inputs, stats=stats, states=states, record=record)
+        states = snapshots.states(under_autocast(at_end, layout), inputs, z, stats)
+    f = at_end if solver.passes_step else without_empty(held)
+    eq = Equilibrium(f, layout.unpack(z), inputs, stats=stats, states=states, record=record, batch_dims=batch_dims)
+    return announce(eq)
 
 
 @lru_cache(maxsize=8)
@@ -123,10 +147,15 @@ def _compiled(f: Callable[..., Any], compile: bool | str) -> CompiledMap:
     return CompiledMap(f, compile if isinstance(compile, str) else None)
 
 
-def _check_types(solver: Any, adjoint: Any) -> None:
+def check_methods(solver: Any, adjoint: Any) -> None:
+    """Refuse what is no solver of fixed points, or no adjoint.
+
+    Raises:
+        TypeError: One of them is of another type.
+    """
     if isinstance(solver, AbstractLinearSolver) and not isinstance(solver, AbstractSolver):
         raise TypeError(
-            f"solver is {solver!r}, which solves linear systems only, such as that of the backward pass: "
+            f"solver is {solver!r}, which solves linear systems only, such as the one of the backward pass: "
             f"adjoint=Implicit({type(solver).__name__}()); for the fixed point use Anderson() or NewtonKrylov()."
         )
     for name, value, kind in (("solver", solver, AbstractSolver), ("adjoint", adjoint, AbstractAdjoint)):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import enum
+import functools
+import inspect
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Generic, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import TypeVar  # with torch; typing has no defaults before Python 3.13
 
 
 class ConvergenceError(RuntimeError):
@@ -31,6 +35,7 @@ class Status(enum.IntEnum):
     NON_FINITE = 2
     STAGNATED = 3
     NOT_MEASURED = 4
+    DIVERGED = 5
 
     @property
     def message(self) -> str:
@@ -49,8 +54,12 @@ _MESSAGES = {
         "inputs, lower the step (damping or mixing), normalize the cell's output, or regularize the Jacobian."
     ),
     Status.STAGNATED: (
-        "The residual stopped falling: it is at the rounding limit of this dtype or the map does not contract here; "
-        "loosen tol, use a wider dtype, or try another solver."
+        "The residual stopped falling, or falls by less than 0.1% in ten evaluations: it is at the rounding limit of "
+        "this dtype, or the map hardly contracts here; loosen tol, use a wider dtype, or try another solver."
+    ),
+    Status.DIVERGED: (
+        "The state kept growing and its residual did not fall: f seems to have no fixed point within reach, as a block "
+        "that adds to its state has none; normalize what f returns, or regularize the Jacobian."
     ),
     Status.NOT_MEASURED: "Nothing was iterated here, so that there is no residual to measure.",
 }
@@ -66,7 +75,7 @@ class SolveStats:
         >>> stats.converged.tolist(), stats.num_evals.tolist()
         ([True, True], [5, 5])
         >>> print(stats)
-        2 of 2 samples converged in 5 evaluations, largest residual 7.8e-05
+        forward: 2 of 2 samples converged in 5 evaluations, largest residual 7.8e-05
     """
 
     residual: Tensor
@@ -78,6 +87,8 @@ class SolveStats:
     """(B,) int64 holding `Status` members."""
     trace: Tensor
     """(evaluations, B) relative residual at each evaluation; a finished sample repeats its last one."""
+    is_backward: bool = False
+    """Whether this is the linear solve of a backward pass, where an evaluation is a vector-Jacobian product."""
 
     @property
     def converged(self) -> Tensor:
@@ -87,7 +98,7 @@ class SolveStats:
     def failures(self) -> str:
         """Count the samples that fell short by their status, and say what to try; empty if there are none."""
         parts = []
-        for status in (Status.MAX_EVALS, Status.NON_FINITE, Status.STAGNATED):
+        for status in (Status.MAX_EVALS, Status.NON_FINITE, Status.STAGNATED, Status.DIVERGED):
             count = int((self.status == status).sum())
             if count:
                 parts.append(f"{count} of {self.status.numel()} samples {status.name}: {status.message}")
@@ -95,13 +106,23 @@ class SolveStats:
             return ""
         return " ".join(parts) + f" Largest relative residual: {float(self.residual.max()):.1e}."
 
+    def lose(self, rows: Tensor) -> SolveStats:
+        """Return the stats with the samples where a mask holds as not finite."""
+        return replace(
+            self,
+            residual=torch.where(rows, torch.inf, self.residual),
+            status=torch.where(rows, int(Status.NON_FINITE), self.status),
+        )
+
     def __str__(self) -> str:
         """Summarize the solve in one line."""
+        label, unit = ("backward", "vector-Jacobian products") if self.is_backward else ("forward", "evaluations")
+        effort = f"{int(self.num_evals.max())} {unit}"
         if bool(self.residual.isnan().all()):
-            return f"{self.status.numel()} samples, {int(self.num_evals.max())} evaluations, residual not measured"
+            return f"{label}: {self.status.numel()} samples, {effort}, residual not measured"
         return (
-            f"{int(self.converged.sum())} of {self.status.numel()} samples converged in "
-            f"{int(self.num_evals.max())} evaluations, largest residual {float(self.residual.max()):.1e}"
+            f"{label}: {int(self.converged.sum())} of {self.status.numel()} samples converged in {effort}, "
+            f"largest residual {float(self.residual.max()):.1e}"
         )
 
     def __repr__(self) -> str:
@@ -137,17 +158,69 @@ class BackwardRecord:
     would keep each other, and all memory of the graph, alive.
     """
 
-    __slots__ = ("stats",)
+    __slots__ = ("_stats",)
 
     def __init__(self) -> None:
-        self.stats: SolveStats | None = None
+        self._stats: SolveStats | None = None
+
+    @property
+    def stats(self) -> SolveStats | None:
+        """How the latest backward pass went, or None before the first."""
+        return self._stats
+
+    @stats.setter
+    def stats(self, stats: SolveStats) -> None:
+        self._stats = replace(stats, is_backward=True)
 
 
-class Equilibrium:
+def check_map(f: Any, num_inputs: int = 0) -> None:
+    """Refuse a map that is known not to take the state first, or so many inputs after it.
+
+    Raises:
+        TypeError: f is a recurrent cell of PyTorch, which would run with state and input swapped, or a module with too
+            few arguments.
+    """
+    if getattr(type(f), "forward", None) in (nn.RNNCell.forward, nn.GRUCell.forward, nn.LSTMCell.forward):
+        raise TypeError(
+            f"{type(f).__name__} takes the input first and the state second, and the map is called with the state "
+            "first, as f(z, x). Wrap it: a function `lambda z, x: cell(x, z)`, or for DEQ a module whose "
+            "`forward(self, z, x)` returns `self.cell(x, z)`."
+        )
+    # A forward of the instance itself may take anything.
+    if isinstance(f, nn.Module) and "forward" not in vars(f) and num_inputs >= (room := _room(type(f).forward)):
+        raise TypeError(
+            f"{type(f).__name__} takes {room} argument{'s' if room != 1 else ''}, and is called with the state and "
+            f"{num_inputs} input{'s' if num_inputs != 1 else ''}. The map needs a `forward(self, z, x)` with both, "
+            "such as `torch.tanh(self.linear(z) + x)`."
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _room(forward: Callable[..., Any]) -> float:
+    """Return how many arguments a method takes by place, beside the module itself; infinity if that is not known."""
+    try:
+        kinds = [parameter.kind for parameter in inspect.signature(forward).parameters.values()]
+    except (TypeError, ValueError):
+        return math.inf
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return math.inf
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(kind in by_place for kind in kinds) - 1
+
+
+State_co = TypeVar("State_co", default=Any, covariant=True)
+_S = TypeVar("_S")
+Stats_co = TypeVar("Stats_co", bound="SolveStats | None", default="SolveStats | None", covariant=True)
+
+
+class Equilibrium(Generic[State_co, Stats_co]):
     """A state z with z = f(z, *inputs), and all that is known about it.
 
     `fixed_point` and `DEQ.solve` return one; `Equilibrium.at` makes one from a state that was computed elsewhere.
     Penalties, regularizers and spectral estimates take one.
+
+    To type checkers it is `Equilibrium[Tensor, SolveStats]` where a tensor was solved for, `Equilibrium[Tensor, None]`
+    where one was given, and plain `Equilibrium` for any of them.
 
     Args:
         f: The map, called as f(z, *inputs).
@@ -156,6 +229,7 @@ class Equilibrium:
         stats: How the solve went, or None where nothing was solved.
         states: States on the way to z, at the evaluations that `states_at` named.
         record: Where backward passes leave their stats.
+        batch_dims: 1 where dim 0 of the state is a batch of independent samples, 0 where the whole state is one sample.
 
     Example:
         >>> import torch, steadeq
@@ -163,24 +237,26 @@ class Equilibrium:
         >>> eq.z.shape
         torch.Size([2, 3])
         >>> eq
-        Equilibrium(2 of 2 samples converged in 5 evaluations, largest residual 7.8e-05)
+        Equilibrium(forward: 2 of 2 samples converged in 5 evaluations, largest residual 7.8e-05)
     """
 
     def __init__(
         self,
         f: Callable[..., Any],
-        z: Any,
+        z: State_co,
         inputs: tuple[Any, ...],
         *,
-        stats: SolveStats | None = None,
+        stats: Stats_co = None,
         states: tuple[Any, ...] = (),
         record: BackwardRecord | None = None,
+        batch_dims: int = 1,
     ) -> None:
         self.f, self.z, self.inputs, self.stats, self.states = f, z, inputs, stats, states
+        self.batch_dims = batch_dims
         self._record = BackwardRecord() if record is None else record
 
     @classmethod
-    def at(cls, f: Callable[..., Any], z: Any, *inputs: Any) -> Equilibrium:
+    def at(cls, f: Callable[..., Any], z: _S, *inputs: Any, batch_dims: int = 1) -> Equilibrium[_S, None]:
         """Return the equilibrium of a state that somebody else computed, such as a looped model or another library.
 
         Nothing is solved or checked: z may also be a state near an equilibrium, or one on the way there.
@@ -189,6 +265,7 @@ class Equilibrium:
             f: The map, called as f(z, *inputs).
             z: The state: a tensor, or a nested tuple, list or dict of them.
             *inputs: What f takes after the state.
+            batch_dims: 1 where dim 0 is a batch of independent samples, 0 where the whole state is one sample.
 
         Example:
             >>> import torch
@@ -197,14 +274,15 @@ class Equilibrium:
             >>> spectral_radius(Equilibrium.at(lambda z: z @ W.T, torch.zeros(1, 2))).value
             tensor([0.8000])
         """
-        return cls(f, z, inputs)
+        check_map(f, len(inputs))
+        return Equilibrium(f, z, inputs, batch_dims=batch_dims)
 
     @property
     def backward(self) -> SolveStats | None:
         """How the latest backward solve through this equilibrium went, or None before the first."""
         return self._record.stats
 
-    def raise_if_failed(self) -> Equilibrium:
+    def raise_if_failed(self) -> Equilibrium[State_co, SolveStats]:
         """Return the equilibrium itself if every sample converged.
 
         Raises:
@@ -216,7 +294,7 @@ class Equilibrium:
         failures = self.stats.failures()
         if failures:
             raise ConvergenceError(failures)
-        return self
+        return cast("Equilibrium[State_co, SolveStats]", self)
 
     def __repr__(self) -> str:
         """Say how the solve went."""

@@ -108,7 +108,7 @@ def test_inexact_adjoints_record_their_products_and_claim_no_convergence(adjoint
     assert eq.backward.trace.shape == (0, 3)
     # Nothing fell short, so that there is nothing to advise.
     assert eq.backward.failures() == ""
-    assert str(eq.backward) == f"3 samples, {num_products} evaluations, residual not measured"
+    assert str(eq.backward) == f"backward: 3 samples, {num_products} vector-Jacobian products, residual not measured"
     assert "3 NOT_MEASURED" in repr(eq.backward)
 
 
@@ -172,5 +172,5 @@ def test_a_budget_that_is_meant_to_be_spent_does_not_warn():
 def test_printing_a_record_says_how_the_backward_solve_went():
     eq = solve(EXACT)
     energy(eq.z).backward()
-    assert str(eq.backward).startswith("3 of 3 samples converged in")
+    assert str(eq.backward).startswith("backward: 3 of 3 samples converged in")
     assert "CONVERGED" in repr(eq.backward)

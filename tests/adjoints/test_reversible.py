@@ -208,3 +208,14 @@ def test_failed_samples_do_not_touch_their_neighbors():
     assert eq.stats.status.tolist() == [Status.MAX_EVALS, Status.NON_FINITE, Status.MAX_EVALS]
     alone = fixed_point(cell, torch.zeros(1, 5).double(), x[2:], solver=solver, adjoint=Reversible())
     torch.testing.assert_close(eq.z[2:], alone.z, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("which", ["weight", "input"])
+def test_gradients_of_numbers_that_were_changed_since_the_solve_are_refused(which):
+    cell, x = TanhCell(5), leaf(3, 5)
+    solver = Picard(max_evals=8, tol=0.0, damping=0.5)
+    loss = energy(fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=Reversible()).z)
+    with torch.no_grad():
+        (x if which == "input" else next(cell.parameters())).mul_(0.5)
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation between the solve and its backward pass"):
+        loss.backward()

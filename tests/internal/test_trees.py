@@ -258,7 +258,7 @@ class TestRefusedInputs:
     @pytest.mark.parametrize("shape", [(), (2,), (1, 4), (5, 4)])
     def test_an_input_of_another_batch(self, shape):
         with pytest.raises(ValueError, match=r"inputs\[1\] has shape") as error:
-            check_inputs((torch.zeros(4, 2), torch.zeros(shape)), 4)
+            check_inputs((torch.zeros(4, 2), torch.zeros(shape)), Layout(torch.zeros(4, 1)))
         assert_one_sentence(error, str(tuple(shape)), "(4)", "closure")
 
     def test_an_input_of_another_batch_inside_a_structure(self):
@@ -266,7 +266,7 @@ class TestRefusedInputs:
             fixed_point(lambda z, x: z, torch.zeros(4, 2), {"a": [torch.zeros(4), torch.zeros(3)]})
 
     def test_leaves_that_are_not_tensors_pass(self):
-        check_inputs((None, "flag", {"a": 3, "b": torch.zeros(4)}), 4)
+        check_inputs((None, "flag", {"a": 3, "b": torch.zeros(4)}), Layout(torch.zeros(4, 1)))
 
 
 def image_error(z0, image, **options):

@@ -1,3 +1,4 @@
+import math
 from itertools import pairwise
 
 import pytest
@@ -181,6 +182,77 @@ def test_closed_loop_holds_the_residual_of_a_real_layer_that_drifts_away_without
     assert free > 0.2
     assert held == pytest.approx(0.02, rel=0.3)
     assert held_penalty < free_penalty
+
+
+def fit_from_an_unstable_start(schedule):
+    """Fit the task from weights four times as large; return residual and evaluations of the last steps."""
+    torch.manual_seed(0)
+    layer, head = DEQ(Cell(), solver=Anderson(max_evals=12, tol=1e-2)), torch.nn.Linear(16, 4)
+    with torch.no_grad():
+        layer.cell.linear.weight.mul_(4)
+    x, y = torch.randn(64, 16), torch.randn(64, 4)
+    optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=1e-2)
+    regularizer = JacobianRegularizer(weight=0.1, schedule=schedule)
+    residuals, evals = [], []
+    for step in range(250):
+        eq = layer.solve(x)
+        loss = (head(eq.z) - y).square().mean()
+        loss = loss + regularizer(eq, step=step, task_loss=loss)
+        residuals.append(eq.stats.residual.mean().item())
+        evals.append(eq.stats.num_evals.double().mean().item())
+        regularizer.observe(residual=residuals[-1], evals=evals[-1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return sum(residuals[-50:]) / 50, sum(evals[-50:]) / 50
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
+def test_closed_loop_reaches_its_target_from_an_unstable_start():
+    residual, _ = fit_from_an_unstable_start(ClosedLoop(target=0.02))
+    assert residual == pytest.approx(0.02, rel=0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
+def test_a_closed_loop_that_its_guard_holds_back_says_so_once():
+    with pytest.warns(UserWarning, match=r"^max_share of ClosedLoop\(.*stayed above the target") as caught:
+        residual, _ = fit_from_an_unstable_start(ClosedLoop(target=0.02, max_share=0.5))
+    assert residual > 0.06
+    assert sum("max_share of" in str(warning.message) for warning in caught) == 1
+
+
+def test_the_guard_gives_way_while_it_alone_keeps_the_loop_from_its_target_and_the_base_does_not_pile_up():
+    loop = ClosedLoop(target=0.1, rate=0.1, gain=1.0, first_share=0.5, max_share=2.0)
+    regularizer = JacobianRegularizer(weight=50.0, schedule=loop)
+
+    def term():
+        eq = Equilibrium.at(lambda z: 1.0 * z, torch.ones(2, 4))
+        return regularizer(eq, step=0, task_loss=1.0).item()
+
+    terms = []
+    for _ in range(30):
+        terms.append(term())
+        obstacle = regularizer.observe(residual=0.1 * math.e)
+    assert terms[:2] == pytest.approx([0.5, 0.5 * math.exp(0.1)])
+    assert terms[-1] == pytest.approx(2.0)
+    assert obstacle == "max_share"
+    regularizer.observe(residual=0.1)
+    assert regularizer.gamma(0) == pytest.approx(50.0), "the base is where it was"
+    for _ in range(60):
+        assert regularizer.observe(residual=0.1 / math.e) is None
+    assert term() < 0.5
+    assert regularizer.state_dict()["schedule"][2] == pytest.approx(0.5), "and the guard is as it was at first"
+
+
+def test_a_maximum_that_holds_a_closed_loop_back_is_named():
+    regularizer = JacobianRegularizer(weight=1.0, schedule=ClosedLoop(target=0.1, maximum=2.0))
+    assert regularizer.observe(residual=0.2) is None
+    for _ in range(60):
+        obstacle = regularizer.observe(residual=0.2)
+    assert obstacle == "maximum"
+    assert regularizer.observe(residual=0.05) is None
 
 
 def hold(observed, target):

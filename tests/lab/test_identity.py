@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from lab.train.runs import Crash, tiny_config, train_until
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError
 from steadeq.lab.folder import RunFolder
+from steadeq.lab.identity import Identity, _flatten
+from steadeq.lab.serialization import to_dict
 from steadeq.lab.train import Process, Trainer
 
 OPTIONS = (
@@ -20,12 +23,15 @@ OPTIONS = (
 )
 
 
-def write_text(folder: Path, *, seed: int = 0, words: str = "w") -> None:
+def write_text(folder: Path, *, seed: int = 0, words: str = "w", factor: int = 1) -> None:
     """Write a text of 13 words, which all other texts of this function have too, as often, and in another order."""
     draw = random.Random(0)
     (folder / "wikitext-2").mkdir(parents=True, exist_ok=True)
     for split, length in (("train", 150), ("valid", 60), ("test", 40)):
-        text = [f"{words}{number:02d}" for number in (*range(13), *(draw.randrange(13) for _ in range(length)))]
+        text = [
+            f"{words}{number * factor % 13:02d}"
+            for number in (*range(13), *(draw.randrange(13) for _ in range(length)))
+        ]
         # What comes first keeps its place, as it decides on the numbers of words that are equally frequent.
         tail = text[13:]
         random.Random(seed).shuffle(tail)
@@ -62,6 +68,7 @@ def home(trained, tmp_path, monkeypatch):
 USES = {
     "resume": ("train", "--resume", "--out", "run"),
     "evaluate": ("evaluate", "run", "--budgets", "2"),
+    "diagnose": ("diagnose", "run", "--num-samples", "2", "--max-evals", "16", "--max-products", "2"),
     "generate": ("generate", "run", "--prompt", "w01", "--num-tokens", "2"),
 }
 
@@ -77,7 +84,7 @@ def test_the_text_of_the_run_will_do(use, home, capfd):
     assert main(USES[use]) == 0, capfd.readouterr().err
 
 
-@pytest.mark.parametrize("use", ["resume", "evaluate"])
+@pytest.mark.parametrize("use", ["resume", "evaluate", "diagnose"])
 def test_another_text_of_the_same_words_and_size_is_refused(use, home, capfd):
     size = (home / "data/wikitext-2/wiki.train.tokens").stat().st_size
     write_text(home / "data", seed=1)
@@ -85,9 +92,11 @@ def test_another_text_of_the_same_words_and_size_is_refused(use, home, capfd):
     assert "run was trained with other data" in refused(capfd, use)
 
 
-@pytest.mark.parametrize("use", ["resume", "generate"])
-def test_another_vocabulary_of_the_same_size_is_refused(use, home, capfd):
-    write_text(home / "data", words="v")
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("change", [{"words": "v"}, {"factor": 5}], ids=["other words", "permuted words"])
+def test_another_vocabulary_of_the_same_size_is_refused(change, use, home, capfd):
+    # All numbers of the text are what they were.
+    write_text(home / "data", **change)
     assert "run was trained with another vocabulary" in refused(capfd, use)
 
 
@@ -113,7 +122,7 @@ class Disagreeing(Process):
 
 
 def test_processes_that_were_given_different_things_do_not_begin(tmp_path):
-    with pytest.raises(InputError, match="The processes were given different configs or different data"):
+    with pytest.raises(InputError, match="The processes were given different configs, different data"):
         Trainer(tiny_config(), RunFolder(tmp_path / "run"), process=Disagreeing())
     assert not (tmp_path / "run").exists()
 
@@ -133,3 +142,15 @@ def test_a_trainer_with_another_config_does_not_go_on(tmp_path):
     other = tiny_config(regularizer={"weight": 0.123})
     with pytest.raises(InputError, match=r"regularizer\.weight is 0\.123"):
         Trainer(other, RunFolder(tmp_path / "run")).resume()
+
+
+def test_a_field_that_is_younger_than_the_run_has_its_default(tmp_path):
+    config = tiny_config()
+    identity = Identity(config=_flatten(to_dict(config)), data={}, vocabulary=None)
+    # As written by a version that did not have these fields.
+    for name in ("solver.causal", "loop.stop_diverged"):
+        del identity.config[name]
+    identity.check_config(config, tmp_path)
+    changed = replace(config, solver=replace(config.solver, causal=True))
+    with pytest.raises(InputError, match=r"solver\.causal is True"):
+        identity.check_config(changed, tmp_path)

@@ -70,8 +70,9 @@ def test_a_model_whose_weights_are_not_finite_is_refused(bad, tmp_path):
     with torch.no_grad():
         model.layer.cell.b[2] = bad
     model.save_pretrained(tmp_path / "bad")
-    with pytest.raises(RunError, match=r"bad cannot be used: its weight layer\.cell\.b is not finite"):
-        steadeq.load_model(tmp_path / "bad")
+    for load in (steadeq.load_model, ToyDEQ.from_pretrained):
+        with pytest.raises(ValueError, match=r"bad cannot be used: its weight layer\.cell\.b is not finite"):
+            load(tmp_path / "bad")
 
 
 class Masked(nn.Module):
@@ -97,3 +98,11 @@ def test_weights_of_another_model_are_refused_by_name():
     weights = build_model(tiny_config()).state_dict()
     with pytest.raises(InputError, match=r"layer\.cell\.b is missing there"):
         load_weights(build_model(tiny_config()), {k: v for k, v in weights.items() if k != "layer.cell.b"})
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int32, torch.float64])
+def test_weights_of_another_dtype_are_refused_rather_than_cast(dtype):
+    weights = build_model(tiny_config()).state_dict()
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(InputError, match=rf"layer\.cell\.b is \(\d+,\) of {name} there and \(\d+,\) of float32 here"):
+        load_weights(build_model(tiny_config()), weights | {"layer.cell.b": weights["layer.cell.b"].to(dtype)})

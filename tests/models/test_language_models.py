@@ -7,8 +7,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from steadeq import GMRES, Anderson, Equilibrium, Implicit, JacobianRegularizer, Picard, jacobian_penalty, models
-from steadeq.models import DEQTransformerLM, TiedTransformer, TransformerXL
+from steadeq import (
+    GMRES,
+    Anderson,
+    Broyden,
+    Equilibrium,
+    Implicit,
+    JacobianRegularizer,
+    Picard,
+    jacobian_penalty,
+    models,
+)
+from steadeq.models import DEQTransformerLM, EquilibriumTransformer, TiedTransformer, TransformerXL
 from steadeq.nn import WeightNormLinear
 
 COUNTS = {
@@ -259,8 +269,8 @@ class TestCausality:
         ("kind", "how", "atol"),
         [
             ("deq", {"solver": TIGHT}, 1e-8),
-            # Every iterate of plain iteration is causal; those of Anderson are so in the limit only, as the weights
-            # that it mixes with come from all positions.
+            # Every iterate of plain iteration is causal; those of Anderson are so in the limit only, unless the
+            # weights that it mixes with come from prefixes.
             ("deq", {"solver": Picard(max_evals=4, tol=0)}, 1e-13),
             ("tied", {}, 1e-13),
             ("xl", {}, 1e-13),
@@ -277,6 +287,33 @@ class TestCausality:
             before, after = (model(w, **how).log_probabilities() for w in (tokens, changed))
         torch.testing.assert_close(after[:, : i + 1], before[:, : i + 1], atol=atol, rtol=0)
         assert (after - before)[:, i + 1 :].abs().amax(dim=(0, 2)).min() > 1e-3
+
+
+@pytest.mark.parametrize("method", [Anderson, Broyden])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@torch.no_grad()
+def test_with_weights_from_prefixes_no_state_changes_with_later_tokens_by_a_bit(method, norm):
+    model = make(norm=norm).float()
+    carry = model(draw(B, L)).carry
+    tokens, i = draw(B, L), 4
+    changed = tokens.clone()
+    changed[:, i:] = (changed[:, i:] + 7) % VOCAB_SIZE
+    for max_evals in range(2, 13):
+        solver = method(max_evals=max_evals, tol=1e-2 if max_evals % 3 == 0 else 0, causal=True)
+        one, two = (model.solve(w, carry, solver=solver)[1].z for w in (tokens, changed))
+        assert torch.equal(one[:, :i], two[:, :i]), solver
+        assert not torch.equal(one[:, i:], two[:, i:]), solver
+        # What comes token by token, each prefix by itself, is what the parallel solve has.
+        alone = model.solve(tokens[:, :i], carry, solver=solver)[1].z
+        torch.testing.assert_close(alone, one[:, :i], rtol=1e-3, atol=1e-3 if max_evals > 8 else 1e-4)
+
+
+def test_language_models_solve_with_weights_from_prefixes_unless_told_otherwise():
+    sizes = {"vocab_size": VOCAB_SIZE, "features": FEATURES, "hidden_features": 12}
+    assert DEQTransformerLM(num_heads=2, **sizes).layer.solver.causal
+    assert EquilibriumTransformer(kind="language", **sizes).layer.solver.causal
+    assert not EquilibriumTransformer(kind="grid", num_classes=3, **sizes).layer.solver.causal
+    assert EquilibriumTransformer(kind="language", solver=Picard(), **sizes).layer.solver == Picard()
 
 
 @pytest.mark.parametrize("kind", KINDS)

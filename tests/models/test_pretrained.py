@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import resource
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import steadeq
@@ -104,7 +106,11 @@ def test_a_model_comes_back_bit_for_bit(name, dtype, tmp_path):
     x = x.to(dtype) if x.is_floating_point() else x
     output(model, x)  # running means that are not those of a new model
     model.save_pretrained(tmp_path / "new" / "folder")
-    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
     loaded = type(model).from_pretrained(tmp_path / "new" / "folder")
     assert type(loaded) is type(model)
     assert loaded.config == model.config
@@ -256,6 +262,98 @@ def test_a_model_without_a_config_says_what_it_needs(tmp_path):
         Plain().save_pretrained(tmp_path)
 
 
+# What somebody else made
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_are_looked_at_before_they_take_memory(name, tmp_path, monkeypatch):
+    """Every model of ours can be built without memory, so that its config is compared with the weights first."""
+    MODELS[name][0]().save_pretrained(tmp_path)
+    builds = []
+    kind = type(MODELS[name][0]().config)
+    plain = kind.build
+    monkeypatch.setattr(kind, "build", lambda self: builds.append(torch.get_default_device().type) or plain(self))
+    PretrainedModel.from_pretrained(tmp_path)
+    assert builds == ["meta", "cpu"]
+
+
+class Counting(PretrainedModel):
+    """A model of a user that looks at numbers while it is built."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(AbstractModelConfig):
+        def build(self):
+            return Counting(self)
+
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.linear = config, nn.Linear(int(torch.ones(3).sum().item()), 2)
+
+
+def test_a_model_that_cannot_be_built_without_numbers_is_loaded_all_the_same(tmp_path):
+    model = Counting(Counting.Config())
+    model.save_pretrained(tmp_path)
+    assert torch.equal(Counting.from_pretrained(tmp_path).linear.weight, model.linear.weight)
+
+
+HUGE = {
+    "no integer": ("toy", {"hidden": 10**30}, "hidden is 1000000000000000000000000000000; it must be of type int"),
+    "a huge size": ("toy", {"hidden": 2**62}, ""),
+    "a large size": ("toy", {"hidden": 10**11}, "does not fit"),
+    "a negative size": ("toy", {"hidden": -(10**9)}, ""),
+    "many layers": ("transformer-xl", {"num_layers": 10**12}, "more parameters than"),
+    "many blocks": ("resnet", {"blocks": [10**9, 1]}, "more parameters than"),
+    "many widths": ("resnet", {"widths": [4] * 5000, "blocks": [1] * 5000}, ""),
+    "channels": ("mdeq", {"channels": [10**9, 10**9]}, ""),
+    "tokens": ("deq-transformer", {"vocab_size": 10**12}, ""),
+    "a list for a class": ("toy", {"class": ["steadeq.models.toy:ToyDEQ.Config"]}, "class is ['steadeq"),
+    "an object for a class": ("toy", {"class": {"a:b": 1}}, "class is {'a:b': 1}"),
+    "a long class": ("toy", {"class": "a:" + 10**5 * "b"}, "..."),
+    "a deep list": ("toy", {"hidden": [[[[]]]]}, "hidden is [[[[]]]]"),
+}
+
+
+@pytest.mark.parametrize("case", HUGE)
+def test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory(case, tmp_path):
+    name, changes, message = HUGE[case]
+    MODELS[name][0]().save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **changes}))
+    start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=r"config\.json|model\.safetensors") as caught:
+        PretrainedModel.from_pretrained(tmp_path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1500
+    assert time.process_time() - start < 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn])
+def test_weights_that_nothing_can_be_computed_with_are_refused_by_name(dtype, tmp_path):
+    ToyDEQ(hidden=6).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(weights | {"layer.cell.b": weights["layer.cell.b"].to(dtype)}, tmp_path / "model.safetensors")
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(
+        ValueError, match=rf"model\.safetensors does not fit .*: layer\.cell\.b is {name} instead of float32"
+    ):
+        ToyDEQ.from_pretrained(tmp_path)
+
+
+def test_a_counter_is_not_taken_from_a_number_of_another_kind(tmp_path):
+    Mine(Mine.Config()).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(weights | {"count": torch.tensor(3.5)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="count is float32 instead of int64"):
+        Mine.from_pretrained(tmp_path)
+
+
+def test_half_precision_is_kept_as_it_was_saved(tmp_path):
+    ToyDEQ(hidden=6).half().save_pretrained(tmp_path)
+    assert {tensor.dtype for tensor in ToyDEQ.from_pretrained(tmp_path).parameters()} == {torch.float16}
+
+
 # The Hub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -306,31 +404,37 @@ for name in sys.argv[1:]:
 """
 
 
-def test_a_model_comes_from_the_hub_and_what_is_not_there_is_refused(tmp_path):
-    pytest.importorskip("huggingface_hub")
-    model = ToyDEQ(hidden=6)
-    model.save_pretrained(tmp_path / "served")
-    handler = type("Handler", (Hub,), {"folder": tmp_path / "served", "requests": []})
+def ask_hub(handler: type, folder: Path, *names: str) -> subprocess.CompletedProcess:
+    """Load models by their names in another process, from a Hub that a handler is."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         environment = {
             "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-            "HF_HOME": str(tmp_path / "cache"),
+            "HF_HOME": str(folder / "cache"),
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "PATH": "/usr/bin:/bin",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(Path(steadeq.__file__).parents[1]),
         }
         result = subprocess.run(
-            [sys.executable, "-c", SCRIPT, "someone/toy", "someone/else", "..."],
+            [sys.executable, "-c", SCRIPT, *names],
             env=environment,
-            cwd=tmp_path,
+            cwd=folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         server.shutdown()
+    return result
+
+
+def test_a_model_comes_from_the_hub_and_what_is_not_there_is_refused(tmp_path):
+    pytest.importorskip("huggingface_hub")
+    model = ToyDEQ(hidden=6)
+    model.save_pretrained(tmp_path / "served")
+    handler = type("Handler", (Hub,), {"folder": tmp_path / "served", "requests": []})
+    result = ask_hub(handler, tmp_path, "someone/toy", "someone/else", "...")
     assert result.returncode == 0, result.stderr
     total, missing, invalid = result.stdout.splitlines()
     assert float(total) == float(model.layer.cell.b.detach().double().sum())
@@ -338,6 +442,50 @@ def test_a_model_comes_from_the_hub_and_what_is_not_there_is_refused(tmp_path):
     assert f"/someone/toy/resolve/{COMMIT}/model.safetensors" in handler.requests
     assert missing.startswith("someone/else is no folder here, and cannot be read from the Hugging Face Hub: ")
     assert invalid.startswith("... is no folder")
+
+
+HOSTILE = {
+    "an ETag that leads out of the cache": ({"ETag": '"../../../../escaped"'}, 200),
+    "a linked ETag that leads out of the cache": ({"X-Linked-Etag": '"../../../../escaped"'}, 200),
+    "an ETag that is a path": ({"ETag": '"{folder}/escaped"'}, 200),
+    "a commit that leads out of the cache": ({"X-Repo-Commit": "../../../../escaped"}, 200),
+    "a commit of no file": ({"X-Repo-Commit": "../../../../escaped", "X-Error-Code": "EntryNotFound"}, 404),
+    "redirects to itself": ({"Location": "/hostile/5/resolve/main/config.json"}, 302),
+    "redirects to nowhere": ({"Location": "http://[::1"}, 307),
+    "redirects to a file": ({"Location": "file:///etc/passwd"}, 302),
+}
+
+
+class HostileHub(BaseHTTPRequestHandler):
+    """Answers with headers that the client makes names of files of, or sends the client in circles."""
+
+    folder: Path
+
+    def do_GET(self):
+        number = int(self.path.split("/")[2])
+        headers, status = list(HOSTILE.values())[number]
+        self.send_response(status)
+        for name, value in {"ETag": '"a"', "X-Repo-Commit": COMMIT, "Content-Length": "0", **headers}.items():
+            self.send_header(name, value.format(folder=self.folder))
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_args):
+        pass
+
+
+def test_a_hostile_hub_is_a_sentence_and_writes_nothing_outside_of_the_cache(tmp_path):
+    pytest.importorskip("huggingface_hub")
+    names = [f"hostile/{number}" for number in range(len(HOSTILE))]
+    result = ask_hub(type("Handler", (HostileHub,), {"folder": tmp_path}), tmp_path, *names)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == len(names), lines
+    for name, line in zip(names, lines, strict=True):
+        assert line.startswith(f"{name} is no folder here, and cannot be read from the Hugging Face Hub: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert not list(tmp_path.rglob("*escaped*"))
 
 
 def test_without_the_package_a_name_on_the_hub_says_what_to_install(monkeypatch):
@@ -348,7 +496,7 @@ def test_without_the_package_a_name_on_the_hub_says_what_to_install(monkeypatch)
         ToyDEQ().push_to_hub("someone/toy")
 
 
-def test_pushing_uploads_the_two_files(monkeypatch):
+def test_pushing_uploads_all_files(monkeypatch):
     hub = pytest.importorskip("huggingface_hub")
     calls = []
 
@@ -363,4 +511,4 @@ def test_pushing_uploads_the_two_files(monkeypatch):
 
     monkeypatch.setattr(hub, "HfApi", Api)
     assert ToyDEQ(hidden=6).push_to_hub("someone/toy", private=True) == "https://hub/commit"
-    assert calls == [("someone/toy", True, True), ("someone/toy", ["config.json", "model.safetensors"])]
+    assert calls == [("someone/toy", True, True), ("someone/toy", ["README.md", "config.json", "model.safetensors"])]

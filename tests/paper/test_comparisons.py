@@ -238,7 +238,7 @@ def test_fluctuation_is_that_of_the_last_tenth_of_training(tmp_path):
     residuals = (*[5.0] * 90, *[0.1, 0.3] * 5)
     line = record.training[0]
     lines = [replace(line, step=n, backward_residual=value) for n, value in enumerate(residuals, start=1)]
-    found = measure(replace(record, training=lines), None)
+    found = measure(replace(record, training=lines), {}, 0)
     assert found["early_backward_residual"] == 5.0
     assert found["backward_residual"] == pytest.approx(0.2)
     assert found["backward_fluctuation"] == pytest.approx(0.1 * (10 / 9) ** 0.5)
@@ -282,16 +282,16 @@ def test_times_are_relative_to_transformer_xl():
 
 
 def test_figure1_is_judged_by_the_numbers():
-    good = {"early_evals": 5.0, "train_evals": 6.0, "jacobian_norm": 0.1, "train_residual": 0.01}
-    bad = {"early_evals": 5.0, "train_evals": 20.0, "jacobian_norm": 1.0, "train_residual": 0.1}
-    assert outcomes(FIGURE1, summary(row(POST, **bad), row(POST_JR, **good))) == [True] * 3
-    assert outcomes(FIGURE1, summary(row(POST, **good), row(POST_JR, **bad))) == [False] * 3
+    good = {"early_evals": 5.0, "train_evals": 6.0, "jacobian_norm": 0.1, "residual_at_12": 0.01}
+    bad = {"early_evals": 5.0, "train_evals": 20.0, "jacobian_norm": 1.0, "residual_at_12": 0.1}
+    assert outcomes(FIGURE1, summary(row(POST, **bad), row(POST_JR, **good))) == [True] * 4
+    assert outcomes(FIGURE1, summary(row(POST, **good), row(POST_JR, **bad))) == [False] * 4
 
 
 def test_figure1_on_images_is_judged_by_the_numbers():
     early = {"early_residual": 0.1, "early_backward_residual": 0.1, "early_jacobian_norm": 0.1}
-    worse = {"train_residual": 0.2, "backward_residual": 0.2, "jacobian_norm": 0.2} | early
-    better = {"train_residual": 0.05, "backward_residual": 0.05, "jacobian_norm": 0.05} | early
+    worse = {"train_residual": 0.2, "backward_residual": 0.2, "jacobian_norm": 0.2, "residual_at_6": 0.3} | early
+    better = {"train_residual": 0.05, "backward_residual": 0.05, "jacobian_norm": 0.05, "residual_at_6": 0.1} | early
     assert outcomes(FIGURE1_CIFAR10, summary(row(MDEQ, **worse), row(MDEQ_JR, **better))) == [True] * 4
     assert outcomes(FIGURE1_CIFAR10, summary(row(MDEQ, **better), row(MDEQ_JR, **worse))) == [False] * 4
     halfway = worse | {"backward_residual": 0.05}
@@ -311,8 +311,9 @@ def test_figure9_on_images_is_judged_by_the_numbers():
 def test_figures_3_and_4_are_judged_by_the_numbers():
     def found(*residuals, **diverged):
         names = (POST, PRE, NO_WEIGHT_NORM, POST_JR, PRE_JR)
-        rows = [row(n, train_residual=r, train_evals=100 * r) for n, r in zip(names, residuals, strict=True)]
-        return summary(*rows, *(row(PRE, train_residual=0.1, train_evals=10, **diverged) for _ in diverged))
+        numbers = [{"train_residual": r, "residual_at_12": r, "train_evals": 100 * r} for r in residuals]
+        rows = [row(name, **found) for name, found in zip(names, numbers, strict=True)]
+        return summary(*rows, *(row(PRE, **numbers[1] | diverged) for _ in diverged))
 
     assert outcomes(FIGURE34, found(0.1, 0.3, 0.3, 0.01, 0.01)) == [True] * 3
     assert outcomes(FIGURE34, found(0.1, 0.15, 0.1, 0.2, 0.01)) == [False] * 3

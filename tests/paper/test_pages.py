@@ -1,15 +1,24 @@
 """No number on a page was typed by hand, and every page, picture and link is there."""
 
+import csv
 import importlib.util
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from steadeq.lab.runs import RunRecord
 from steadeq.paper import RESULTS
+from steadeq.paper.comparison import Comparison
+from steadeq.paper.headlines import HEADLINES
+from steadeq.paper.planned import plan_runs
+from steadeq.paper.result import results_folder
+from steadeq.paper.variant import measure
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
+CLAIMS = ROOT / "results" / "claims.csv"
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +29,9 @@ def pages():
     return module.pages()
 
 
-@pytest.mark.parametrize("name", ["docs/index.md", *(str(path.relative_to(ROOT)) for path in PAGES)])
+@pytest.mark.parametrize(
+    "name", ["docs/index.md", "results/claims.csv", *(str(path.relative_to(ROOT)) for path in PAGES)]
+)
 def test_a_page_has_the_numbers_of_the_files(name, pages):
     assert pages[ROOT / name] == (ROOT / name).read_text(encoding="utf-8")
 
@@ -38,13 +49,76 @@ def test_every_result_has_numbers_a_page_and_a_line_in_the_overview():
             assert page.count(f"<!-- {mark} -->") == page.count(f"<!-- /{mark} -->") == 1
 
 
-def test_the_overview_counts_the_papers_claims_and_our_own_apart():
+def test_the_overview_adds_up(pages):
     lines = (ROOT / "docs" / "results" / "index.md").read_text(encoding="utf-8").splitlines()
-    rows = [line.split(" | ") for line in lines if "`steadeq reproduce " in line and line.startswith("|")]
+    rows = [line.strip("|").split("|") for line in lines if re.match(r"^\|(\[|all)", line)]
     assert len(rows) == len(RESULTS) + 1
-    for place in (2, 3):
-        *each, total = ([int(n) for n in re.findall(r"\d+", row[place])] or [0, 0] for row in rows)
-        assert total[:2] == [sum(numbers[n] for numbers in each) for n in (0, 1)]
+    for place in (1, 2):
+        *each, total = ([int(n) for n in row[place].split("/")] if row[place] != "-" else [0] * 4 for row in rows)
+        assert total == [sum(numbers[n] for numbers in each) for n in range(4)]
+
+
+@pytest.mark.parametrize("scale", ["cpu", "day"])
+def test_every_verdict_on_a_page_follows_from_the_stored_numbers(scale):
+    """Pages are compared with what is judged anew, above; here, what is stored is."""
+    for name, result in RESULTS.items():
+        folder = results_folder(ROOT / "results", name, scale)
+        if scale in result.scales and (folder / "summary.json").is_file():
+            stored = json.loads((folder / "summary.json").read_text())["verdicts"]
+            assert stored == [vars(verdict) for verdict in result.read(folder)[1]], name
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, r in RESULTS.items() if isinstance(r, Comparison) and "day" in r.scales]
+)
+def test_the_numbers_of_a_day_follow_from_the_stored_runs(name, tmp_path):
+    """Divergence, evaluations, residuals and scores are measured again on the runs that are kept."""
+    result, folder = RESULTS[name], results_folder(ROOT / "results", name, "day")
+    if not (folder / "summary.json").is_file():
+        pytest.skip("none of its runs is finished")
+    runs = plan_runs(result, "day", runs=tmp_path, archive=ROOT / "results" / "runs")
+    stored, _ = result.read(folder)
+    done = {run: planned.path for run, planned in runs.items() if planned.is_done}
+    for variant in result.variants("day"):
+        records = [RunRecord.read(done[run]) for run in variant.configs() if run in done]
+        assert (variant.name in stored) == bool(records), variant.name
+        if records:
+            row = dict.__getitem__(stored, variant.name)
+            found = [measure(r, {e.max_evals: e for e in r.evaluation.rows}, variant.max_evals) for r in records]
+            for measured in ("score", "diverged", "train_evals", "train_residual", "spectral_radius"):
+                values = [one[measured] for one in found if one[measured] is not None]
+                assert (measured in row.spreads) == bool(values)
+                if values:
+                    assert row.mean(measured) == pytest.approx(sum(values) / len(values)), (variant.name, measured)
+
+
+def test_no_two_pages_contradict_each_other(pages):
+    """A headline says what the page of its claims says, and a claim has one outcome wherever it stands."""
+    index = pages[ROOT / "docs" / "results" / "index.md"]
+    rows = [line.strip("|").split("|") for line in index.splitlines() if re.match(r"^\|\d\|", line)]
+    assert len(rows) == len(HEADLINES)
+    for row, headline in zip(rows, HEADLINES, strict=True):
+        outcomes, seeds = [], []
+        for result, claim in headline.claims:
+            page = pages[ROOT / "docs" / "results" / f"{result.name}.md"]
+            (line,) = (
+                line for line in page.splitlines() if re.match(r"^\d+\. ", line) and f"): {claim.text}: " in line
+            )
+            shown = line.split("**")[1]
+            outcomes.append(shown.removesuffix(", one seed"))
+            seeds.append(shown.endswith(", one seed"))
+        if len(set(outcomes)) == 1:
+            assert row[2] == outcomes[0]
+        else:
+            assert row[2].startswith(f"{outcomes.count('holds')} of {len(outcomes)} ")
+        assert (row[4] == "1") == any(seeds)
+
+
+def test_pages_are_short(pages):
+    assert sum(len(text.split()) for path, text in pages.items() if path in PAGES) < 15_000
+    for path, text in pages.items():
+        long = [line for line in text.splitlines() if line.startswith("|") and len(line) >= 120]
+        assert not long or path not in PAGES, (path.name, long)
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "index.md", *PAGES], ids=lambda path: path.stem)
@@ -65,10 +139,17 @@ def test_every_link_on_a_page_leads_somewhere(path):
         assert not anchor or anchor in [heading.lower().replace(" ", "-") for heading in headings], link
 
 
-def test_the_overview_begins_with_the_headlines_and_has_every_claim():
-    overview = (ROOT / "docs" / "results" / "index.md").read_text(encoding="utf-8")
-    marks = [overview.index(f"<!-- {mark} -->") for mark in ("headlines", "overview", "verdicts", "reasons")]
-    assert marks == sorted(marks)
-    for result in RESULTS.values():
-        for claim in result.claims:
-            assert claim.text.replace("|", "\\|") in overview
+def test_every_claim_is_in_the_list_of_all(pages):
+    with CLAIMS.open(newline="", encoding="utf-8") as file:
+        listed = {(row["result"], row["claim"]) for row in csv.DictReader(file)}
+    for name, result in RESULTS.items():
+        for scale in ("cpu", "day"):
+            folder = results_folder(ROOT / "results", name, scale)
+            if scale in result.scales and (folder / "summary.json").is_file():
+                assert {(name, verdict.claim) for verdict in result.read(folder)[1]} <= listed
+
+
+def test_every_page_begins_with_what_was_found():
+    for name in RESULTS:
+        lines = (ROOT / "docs" / "results" / f"{name}.md").read_text(encoding="utf-8").splitlines()
+        assert lines[2] == "<!-- found -->", name

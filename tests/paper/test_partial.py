@@ -60,13 +60,13 @@ def test_a_part_of_the_runs_makes_a_part_of_the_result(tmp_path):
     assert result.judge(found) == verdicts
     table = result.table(found)
     assert "| plain, 1 of 2 seeds | 4 |" in table
-    assert "| another, not finished yet | - |" in table
+    assert "another" not in table
 
 
 def test_tables_can_be_made_while_rows_are_missing():
     nothing = Summary(missing={"a": ["a-seed0"]})
     assert add_times(nothing).missing == nothing.missing
-    assert "a, not finished yet" in TABLE1.table(nothing)
+    assert "a-seed0" not in TABLE1.table(nothing)
     assert TABLE3.table(summary()).count("| - ") == 18
     waiting = Summary([(MDEQ, row(MDEQ))], missing={IMAGENETTE + MDEQ: ["imagenette64-mdeq-day-seed0"]})
     verdicts = {verdict.claim: verdict for verdict in TABLE2.judge(waiting)}
@@ -157,4 +157,4 @@ def test_a_day_is_enough_for_everything(tmp_path):
     ]
     runs = together(plans)
     assert all(run.minutes for run in runs.values())
-    assert sum(run.minutes_left for run in runs.values()) / 60 <= 26
+    assert sum(run.minutes_left for run in runs.values()) / 60 <= 28

@@ -38,9 +38,11 @@ from steadeq import (
     Phantom,
     Picard,
     Shine,
+    Status,
     Unrolled,
     fixed_point,
 )
+from steadeq._internal import independence
 from steadeq._internal.trees import leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
@@ -58,6 +60,8 @@ class Overheard:
     def __init__(self, f: Any) -> None:
         self._f = f
         self.heard: list[dict[int, Tensor]] = []
+        # The product by which a cell is first looked at is not one of the backward pass.
+        independence._independent.add(self)
 
     def __call__(self, z: Any, *inputs: Any) -> Any:
         image = self._f(z, *inputs)
@@ -133,7 +137,7 @@ def test_implicit_is_within_what_its_residual_allows(name, stage, precision, bac
     done = run_near(cell, Implicit(solver))
     report = done.eq.backward
     assert done.num_products == int(report.num_evals.max())
-    assert torch.equal(report.converged, report.residual <= solver.tol)
+    assert torch.equal(report.converged, (report.residual <= solver.tol) & (report.status != Status.DIVERGED))
     image = torch.einsum("bij,bi->bj", jacobian(name, stage, precision), done.u) + done.g
     # Relative to g for GMRES, and to the image of u for all others.
     size = norms(done.g) if isinstance(solver, GMRES) else norms(image)
@@ -210,7 +214,8 @@ def test_shine_applies_the_inverse_of_the_forward_solve(name, stage, precision, 
     u = -torch.einsum("bij,bi->bj", H, done.g)
     stretch = norms(u) / norms(done.g)
     expected = torch.where((stretch <= max_stretch)[:, None], u, done.g)
-    is_clear = (stretch / max_stretch - 1).abs() > 1e-3
+    # Beside a state that has grown without bound, differences of residuals are rounding.
+    is_clear = ((stretch / max_stretch - 1).abs() > 1e-3) & (done.eq.stats.status != Status.DIVERGED)
     tolerance = 1e-8 if precision == "float64" else 1e-2
     assert (norms(done.u - expected) <= tolerance * norms(expected))[is_clear].all()
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 from problems import affine, mixed, near_critical, tanh_network
-from stubs import Scripted
+from stubs import Scripted, replay
 
-import steadeq.solvers.anderson
 from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, Picard, Status, fixed_point
 from steadeq.equilibrium import ConvergenceError, SolveStats
 from steadeq.solvers import AbstractSolver
@@ -157,11 +156,11 @@ class TestDivergence:
 
     def test_what_meets_the_tolerance_is_returned_however_small_the_residual_was_before(self):
         # ‖f - z‖ grows a little at each of these points, and ‖f‖ much more.
-        points = torch.tensor([[[1.0]], [[10.0]], [[1e4]]], dtype=torch.float64)
+        points = torch.tensor([[[1.0]], [[5.0]], [[25.0]]], dtype=torch.float64)
         f = lambda z: z + 1 + 1e-6 * z  # noqa: E731
-        eq = fixed_point(f, points[0], solver=Scripted(points=points, max_evals=3, tol=1e-3))
+        eq = fixed_point(f, points[0], solver=Scripted(points=points, max_evals=3, tol=0.05))
         assert eq.stats.converged.all()
-        assert eq.z.item() == 1e4
+        assert eq.z.item() == 25
 
 
 class TestEquilibriumAtZero:
@@ -264,7 +263,7 @@ class TestReports:
         assert "dtype" in Status.STAGNATED.message
 
     def test_messages_differ(self):
-        assert len({status.message for status in Status}) == len(Status) == 5
+        assert len({status.message for status in Status}) == len(Status) == 6
 
     def test_what_was_not_measured_gives_no_advice(self):
         assert not re.search("raise|loosen|max_evals|tol", Status.NOT_MEASURED.message)
@@ -311,7 +310,7 @@ class TestSafeguard:
     solver = Anderson(max_evals=100, tol=1e-8)
 
     def test_without_it_the_sample_is_lost(self, monkeypatch):
-        monkeypatch.setattr(steadeq.solvers.anderson._AndersonRule, "max_growth", float("inf"))
+        monkeypatch.setattr(Anderson, "max_growth", float("inf"))
         eq = fixed_point(plateau, self.start, self.center, solver=self.solver)
         assert eq.stats.converged.tolist() == [False, True, False]
 
@@ -334,11 +333,8 @@ class TestSafeguard:
     @pytest.mark.parametrize("solver", [Anderson, Broyden])
     def test_the_step_after_a_rejection_is_the_plain_one(self, solver):
         z, fz = torch.randn(2, 5, 3, 4, dtype=torch.float64)
-        rule = solver(max_evals=30).start(z[0], 1e-16)
         with torch.no_grad():
-            for k in range(4):
-                rule.advance(z[k], fz[k], fz[k] - z[k], None)
-            following = rule.advance(z[4], fz[4], fz[4] - z[4], torch.tensor([False, True, False]))
+            *_, following = replay(solver(max_evals=30), z, fz, [None] * 4 + [torch.tensor([False, True, False])])[1]
         # Back at the evaluation before the rejected one, without history.
         torch.testing.assert_close(following[1], fz[3, 1])
         assert not torch.allclose(following[0], fz[3, 0])
@@ -393,7 +389,7 @@ class TestDegenerateHistories:
     def test_a_shift_has_no_fixed_point_and_no_nan(self, solver):
         # All residuals are equal, so that every difference of them is zero.
         eq = fixed_point(lambda z: z + 1, torch.zeros(2, 3), solver=solver(max_evals=50, tol=1e-6))
-        assert set(eq.stats.status.tolist()) <= {Status.MAX_EVALS, Status.STAGNATED}
+        assert set(eq.stats.status.tolist()) <= {Status.MAX_EVALS, Status.STAGNATED, Status.DIVERGED}
         assert eq.stats.trace.isfinite().all()
         assert (eq.z.abs() < 1e30).all()
 

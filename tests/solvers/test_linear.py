@@ -60,10 +60,14 @@ def rows(dtype=torch.float64, batch_size=BATCH):
 
 @pytest.mark.parametrize("make", [lambda: GMRES(), lambda: GMRES(memory=5)])
 def test_gmres_is_refused_where_a_fixed_point_is_looked_for(make):
-    layer = DEQ(torch.nn.Tanh(), solver=make())
-    for solve in (lambda: fixed_point(torch.tanh, torch.ones(1, 2), solver=make()), lambda: layer(z0=torch.ones(1, 2))):
+    layer = DEQ(torch.nn.Tanh())
+    for ask in (
+        lambda: fixed_point(torch.tanh, torch.ones(1, 2), solver=make()),
+        lambda: DEQ(torch.nn.Tanh(), solver=make()),
+        lambda: layer.solve(z0=torch.ones(1, 2), solver=make()),
+    ):
         with pytest.raises(TypeError, match=r"^solver is GMRES\(.*linear systems only.*Implicit\(GMRES\(\)\).*\.$"):
-            solve()
+            ask()
 
 
 def test_every_fixed_point_solver_is_a_linear_solver_and_gmres_is_no_other():

@@ -6,7 +6,7 @@ from stubs import Counted, Scripted
 
 from steadeq import Anderson, Broyden, Picard, Status, fixed_point
 from steadeq._internal.trees import Layout
-from steadeq.solvers._loop import solve
+from steadeq.solvers._loop import Options, solve
 
 NAN, INF = float("nan"), float("inf")
 
@@ -94,7 +94,7 @@ def test_a_finished_row_is_not_rejected():
 
 @pytest.mark.parametrize(("num_quiet_windows", "end"), [(1, 40), (2, 70)])
 def test_three_windows_without_progress_are_stagnation(num_quiet_windows, end):
-    eq, _ = run(column(*[0.5] * 100), tol=1e-3, num_quiet_windows=num_quiet_windows)
+    eq, _ = run(column(*[0.5] * 100), tol=1e-3, quiet_windows=num_quiet_windows)
     assert eq.stats.status.tolist() == [Status.STAGNATED]
     assert eq.stats.num_evals.tolist() == [end]
 
@@ -146,7 +146,7 @@ def test_rows_that_must_be_kept_are_held_still():
     g = Counted(lambda z: slope * torch.tanh(z) + 1)
     z0 = torch.zeros(4, 3, dtype=torch.float64)
     with torch.no_grad():
-        z, stats, _ = solve(g, z0, (), solver=Broyden(tol=1e-9), layout=Layout(z0), compact=False, keep_rows=True)
+        z, stats, _ = solve(g, z0, (), solver=Broyden(tol=1e-9), layout=Layout(z0), options=Options(keep_rows=True))
     assert set(g.rows) == {4}
     assert stats.converged.all()
     points = torch.stack(g.points)

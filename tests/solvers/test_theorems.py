@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from problems import PROBLEMS, affine, complex_pair, jordan, mixed, near_critical, scaled, tanh_network
-from stubs import Counted
+from stubs import Counted, replay
 
 from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
 
@@ -147,16 +147,12 @@ def dense_broyden(points, residuals):
 
 
 def compact_inverse(points, images, memory):
-    """Return the inverse estimate of the rule after these evaluations, read off one unit vector at a time."""
+    """Return the inverse estimate after these evaluations, read off one unit vector at a time."""
     n = points.shape[1]
-    repeated = [
-        (torch.from_numpy(z).expand(n, n), torch.from_numpy(fz).expand(n, n))
-        for z, fz in zip(points, images, strict=True)
-    ]
-    rule = Broyden(max_evals=len(points) + 2, memory=memory).start(repeated[0][0], 1e-16)
+    z, fz = (torch.from_numpy(array)[:, None].expand(-1, n, n) for array in (points, images))
     with torch.no_grad():
-        following = [rule.advance(z, fz, fz - z, None) for z, fz in repeated][-1]
-        return -rule.apply_transposed(torch.eye(n, dtype=torch.float64)).numpy(), following[0].numpy()
+        state, answers = replay(Broyden(max_evals=len(points) + 2, memory=memory), z, fz, [None] * len(z))
+        return -state.apply_transposed(torch.eye(n, dtype=torch.float64)).numpy(), answers[-1][0].numpy()
 
 
 class TestBroyden:

@@ -11,7 +11,20 @@ from random import Random
 
 from torture.process import call, told
 
-LINKS = ("sym", "hard", "fifo", "device", "absolute", "dots", "through", "backslash", "null", "long")
+LINKS = (
+    "sym",
+    "hard",
+    "fifo",
+    "device",
+    "absolute",
+    "dots",
+    "new dots",
+    "few dots",
+    "through",
+    "backslash",
+    "null",
+    "long",
+)
 MAX_BYTES = 300_000_000
 """What one file of a child may hold: a bomb that is not refused ends there."""
 
@@ -63,7 +76,9 @@ def _tar(draw: Random, way: str, folder: Path) -> bytes:
             tar.addfile(member, io.BytesIO(content))
 
         add("data/a.bin", draw.randbytes(500))
-        outside = draw.choice(("../../precious", str(folder / "precious"), "../" * 30 + str(folder / "precious")))
+        outside = draw.choice(
+            ("../../precious", "../../new", str(folder / "precious"), "../" * 30 + str(folder / "precious"))
+        )
         if way == "sym":
             add("data/link", b"", type=tarfile.SYMTYPE, linkname=outside)
             add("data/link", b"gone")
@@ -124,7 +139,10 @@ def _zip(draw: Random, way: str, folder: Path) -> bytes:
 def _name(way: str, folder: Path) -> str:
     return {
         "absolute": str(folder / "precious"),
+        # Once there is such a file, and once there is none yet.
         "dots": "data/../../../precious",
+        "new dots": "data/../../../new",
+        "few dots": "../beside",
         "backslash": "data\\..\\..\\..\\precious",
         "null": "data/a\x00b",
         "long": "data/" + "n" * 300,

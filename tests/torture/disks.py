@@ -23,7 +23,9 @@ def attempt(draw: Random, folder: Path) -> None:
             number = draw.choice((errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS))
             outcome = subjects.train(kind, path, hook=(fail_at, str(path), name, call, number))
         outcome.check(0, 1, 2)
+        subjects.assert_progress(path)
     subjects.train(kind, path).check(0)
+    subjects.assert_progress(path)
     subjects.assert_ends_like(path, kind)
 
 

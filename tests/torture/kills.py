@@ -1,4 +1,4 @@
-"""SIGKILL where it hurts: a run that is resumed afterwards ends with the same bits."""
+"""SIGKILL where it hurts: a run that is resumed goes on from its last checkpoint, and ends with the same bits."""
 
 import os
 import signal
@@ -23,8 +23,39 @@ def attempt(draw: Random, folder: Path) -> None:
         outcome = subjects.train(kind, path, hook=(kill_at, place, call, draw.random() < 0.5))
         if outcome.code != -signal.SIGKILL:
             outcome.check(0)
+        subjects.assert_progress(path)
     subjects.train(kind, path).check(0)
+    subjects.assert_progress(path)
     subjects.assert_ends_like(path, kind)
+
+
+def attempt_power(draw: Random, folder: Path) -> None:
+    """Cut the power: what no fsync has put on disk is lost. Then resume."""
+    kind, path, synced = draw.choice(("plain", "closed-loop", "accumulating")), folder / "run", folder / "synced"
+    place, call = draw.choice((("step", draw.randint(4, 8)), ("rename", draw.randint(1, 3)), ("evaluation", 2)))
+    outcome = subjects.train(kind, path, hook=(_cut_power_at, str(synced), place, call))
+    assert outcome.code == -signal.SIGKILL, outcome.tail
+    sizes = dict(map(int, line.split()) for line in synced.read_text().splitlines())
+    for file in path.rglob("*"):
+        if file.is_file():
+            os.truncate(file, min(file.stat().st_size, sizes.get(file.stat().st_ino, 0)))
+    subjects.train(kind, path).check(0)
+    subjects.assert_progress(path)
+    subjects.assert_ends_like(path, kind)
+
+
+def _cut_power_at(synced: str, place: str, call: int) -> None:
+    """Note which files are on disk, and up to which size; then die as `kill_at` does."""
+    plain = os.fsync
+
+    def fsync(handle: int) -> None:
+        plain(handle)
+        status = os.fstat(handle)
+        with open(synced, "a") as file:
+            file.write(f"{status.st_ino} {status.st_size}\n")
+
+    os.fsync = fsync
+    kill_at(place, call, True)
 
 
 def kill_at(place: str, call: int, is_after: bool) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,11 +13,27 @@ from torture.process import PATIENCE, command, interpreter
 
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 ODD = ("-1", "2", "7", "one", "", " ", "1.0", "0x1", "99999999999999999999", "١", "nan", "\udcff")
-DIFFERENT = """
+DIFFERENT = {
+    "config": """
 import os, sys
 from steadeq.lab.cli.main import main
 sys.exit(main([*sys.argv[1:], "--loop.seed", os.environ["RANK"]]))
-"""
+""",
+    "data": """
+import os, sys
+os.environ["STEADEQ_DATA"] = f"data{os.environ['RANK']}"
+os.environ["XDG_CACHE_HOME"] = f"cache{os.environ['RANK']}"
+from steadeq.lab.cli.main import main
+sys.exit(main(sys.argv[1:]))
+""",
+    "version": """
+import os, sys, torch
+torch.__version__ = torch.torch_version.TorchVersion(f"2.{13 + int(os.environ['RANK'])}.0")
+from steadeq.lab.cli.main import main
+sys.exit(main(sys.argv[1:]))
+""",
+}
+"""Programs whose processes disagree."""
 
 
 def attempt_odd(draw: Random, folder: Path) -> None:
@@ -64,11 +81,17 @@ def _lost(draw: Random, folder: Path) -> None:
 
 
 def _different(draw: Random, folder: Path) -> None:
-    (folder / "different.py").write_text(DIFFERENT)
-    arguments = (*LAUNCHER, "different.py", "train", *subjects.KINDS["plain"], "--out", "run")
+    what = draw.choice(list(DIFFERENT))
+    (folder / "different.py").write_text(DIFFERENT[what])
+    for rank in range(2):
+        shutil.copytree(subjects.data(), folder / f"data{rank}")
+    text = folder / "data1" / "wikitext-2" / "wiki.train.tokens"
+    text.write_text(" ".join([*text.read_text().split(), "w1"]) + "\n")
+    kind = "text" if what == "data" else "plain"
+    arguments = (*LAUNCHER, "different.py", "train", *subjects.KINDS[kind], "--out", "run")
     outcome = interpreter(*arguments, folder=folder, environment=subjects.environment(folder))
     assert outcome.code not in (None, 0), f"exit code {outcome.code}"
-    assert "different configs" in outcome.errors, outcome.tail
+    assert "The processes were given different" in outcome.errors, outcome.tail
     assert not (folder / "run").exists()
 
 

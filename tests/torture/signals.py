@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from torture import subjects
-from torture.process import interpreter
+from torture.process import PATIENCE, command, interpreter
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -34,7 +34,35 @@ def attempt_run(draw: Random, folder: Path) -> None:
     if has_begun or number == signal.SIGINT or outcome.code != -number:
         outcome.check(0, 130)
     subjects.train(kind, path).check(0)
+    subjects.assert_progress(path, is_saved="the state is saved" in outcome.errors)
     subjects.assert_ends_like(path, kind)
+
+
+def attempt_storm(draw: Random, folder: Path) -> None:
+    """Send Ctrl-C again and again until the run has ended, and resume it."""
+    path, pause = folder / "run", draw.choice((0, 0.001, 0.01, 0.05))
+    metrics = path / "metrics.jsonl"
+
+    def send(pid: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < deadline and not _has_ended(pid):
+                os.kill(pid, signal.SIGINT)
+                time.sleep(pause)
+
+    arguments = ("-m", "steadeq", "train", *subjects.KINDS["plain"], "--out", "run", "--loop.num-steps", "1000000")
+    variables = subjects.environment(folder)
+    outcome = interpreter(*arguments, "--log.every", "1", folder=folder, environment=variables, meanwhile=send)
+    outcome.check(130)
+    assert len(outcome.errors.splitlines()) == 1, outcome.tail
+    command("train", "--resume", "--out", "run", "--help", folder=folder, environment=variables).check(0)
+
+
+def _has_ended(pid: int) -> bool:
+    # A child that nobody has waited for yet still takes signals.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def attempt_start(draw: Random, folder: Path) -> None:

@@ -7,13 +7,16 @@ import tempfile
 import threading
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from lab.train.runs import assert_same, final_state
 from torture.process import Outcome, command
 
+INTERVAL = 3
+"""Steps from one checkpoint to the next."""
 _SMALL = (
     *("--loop.num-steps", "8", "--loop.batch-size", "16", "--loop.device", "cpu"),
-    *("--log.eval-every", "4", "--log.checkpoint-every", "3", "--log.spectrum-samples", "0"),
+    *("--log.eval-every", "4", "--log.checkpoint-every", str(INTERVAL), "--log.spectrum-samples", "0"),
 )
 _TEXT = (
     *(
@@ -50,9 +53,10 @@ def environment(folder: Path) -> dict[str, str | None]:
     return {"STEADEQ_DATA": str(data()), "XDG_CACHE_HOME": str(folder / "cache"), "TERM": "dumb", "COLUMNS": "200"}
 
 
-def train(kind: str, path: Path, *more: str, **options) -> Outcome:
-    """Train or resume a run in a child, beside its folder."""
+def train(kind: str, path: Path, *more: str, hook: tuple[Any, ...] = (), **options) -> Outcome:
+    """Train or resume a run in a child, beside its folder, with a record of the steps that it makes."""
     options = {"folder": path.parent, "environment": environment(path.parent), **options}
+    options["hook"] = (record_steps, str(_record_of(path)), hook)
     return command("train", KINDS[kind][0], "--resume", "--out", path.name, *KINDS[kind][1:], *more, **options)
 
 
@@ -79,6 +83,42 @@ def assert_ends_like(path: Path, kind: str, *, with_metrics: bool = True) -> Non
     if not with_metrics:
         actual, expected = ({k: v for k, v in state.items() if k != "metrics"} for state in (actual, expected))
     assert_same(actual, expected)
+
+
+def assert_progress(path: Path, *, is_saved: bool = False) -> None:
+    """Check that the last session of a run, if it made a step, lost at most one interval of those before it.
+
+    A checkpoint is whole before the next step is made. Where the run said that its state is saved, nothing is lost.
+    """
+    sessions = [[int(step) for step in line.split()] for line in _record_of(path).read_text().split("start\n")]
+    last, before = sessions[-1], [steps for steps in sessions[:-1] if steps]
+    if before and last:
+        reached = before[-1][-1]
+        least = reached if is_saved else INTERVAL * ((reached - 1) // INTERVAL)
+        assert last[0] - 1 >= least, f"resumed at step {last[0] - 1} after step {reached}; at least {least} was saved"
+
+
+def record_steps(record: str, hook: tuple[Any, ...]) -> None:
+    """Have this process note each step that it makes; then call a hook."""
+    from steadeq.lab.train import Trainer
+
+    plain = Trainer._advance
+    with open(record, "a") as file:
+        file.write("start\n")
+
+    def advance(self: Any) -> bool:
+        result = plain(self)
+        with open(record, "a") as file:
+            file.write(f"{self.step}\n")
+        return result
+
+    Trainer._advance = advance
+    if hook:
+        hook[0](*hook[1:])
+
+
+def _record_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.steps")
 
 
 def data() -> Path:

@@ -16,10 +16,16 @@ import torch
 from .trees import Layout, leaves
 
 
-def state_layout(z: Any) -> Layout:
+def state_layout(z: Any, batch_dims: int = 1) -> Layout:
     """Return how a state lies in a matrix, for an f that runs under the autocast that is on now."""
+    if batch_dims not in (0, 1) or isinstance(batch_dims, bool):
+        raise ValueError(
+            f"batch_dims is {batch_dims!r}; it must be 1 where dim 0 is a batch of samples, or 0 where the whole state "
+            "is one sample."
+        )
     tensors = [leaf for leaf in leaves(z) if isinstance(leaf, torch.Tensor)]
-    return Layout(z, autocast_dtype=active_autocast(tensors[0].device) if tensors else None)
+    dtype = active_autocast(tensors[0].device) if tensors else None
+    return Layout(z, autocast_dtype=dtype, batch_dims=batch_dims)
 
 
 def active_autocast(device: torch.device) -> torch.dtype | None:
@@ -35,11 +41,11 @@ def under_autocast(f: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
     if dtype is None:
         return f
 
-    def cast(*arguments: Any) -> Any:
+    def cast(*arguments: Any, **options: Any) -> Any:
         # Weights cast while nothing is recorded must not be reused where a graph is built.
         torch.clear_autocast_cache()
         with torch.autocast(layout.device.type, dtype=dtype):
-            return f(*arguments)
+            return f(*arguments, **options)
 
     return cast
 

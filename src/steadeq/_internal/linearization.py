@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .trees import Layout
+from .unsupported import is_transformed
 
 
 class Linearization:
@@ -24,6 +25,11 @@ class Linearization:
 
     def __init__(self, f: Callable[..., Any], z: Tensor, inputs: tuple[Any, ...], layout: Layout) -> None:
         self.f, self.inputs, self.layout = f, inputs, layout
+        if is_transformed():
+            raise RuntimeError(
+                "Products with the Jacobian, which penalties and spectra are made of, cannot be had under torch.func; "
+                "use torch.autograd.grad instead."
+            )
         with torch.enable_grad():
             z = z if z.requires_grad else z.detach().requires_grad_()
             # The first node of the graph of f, by which nodes made inside of f are told from older ones.

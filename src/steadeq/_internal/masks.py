@@ -8,6 +8,7 @@ evaluated they are told whose masks to use, so that many solves may be alive at 
 from __future__ import annotations
 
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -32,8 +33,18 @@ def owner_of(f: Callable[..., Any]) -> nn.Module | None:
     return owner if isinstance(owner, nn.Module) else None
 
 
+_instances: weakref.WeakSet[AbstractMasked] = weakref.WeakSet()
+"""All modules that may use a mask."""
+
+
 class AbstractMasked(nn.Module, ABC):
     """A module that uses a random mask, which is the same for all evaluations of a solve."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Remember the instance, also of copies and pickles."""
+        instance = super().__new__(cls)
+        _instances.add(instance)
+        return instance
 
     # Whether a graph may exist through a mask that a solve held.
     _was_held: bool = False
@@ -137,10 +148,13 @@ def hold_masks(f: Callable[..., Any]) -> Callable[..., Any]:
         >>> torch.equal(f(z), f(z))
         True
     """
-    owner = owner_of(f)
-    if isinstance(f, MaskedMap) or (owner is not None and not _draws(owner)):
+    if isinstance(f, MaskedMap):
         return f
-    return HeldMasks().bind(f)
+    owner = owner_of(f)
+    if owner is None:
+        # What a function refers to is not known; but while no module draws masks, it draws none.
+        return HeldMasks().bind(f) if any(part.is_active for part in _instances) else f
+    return HeldMasks().bind(f) if _draws(owner) else f
 
 
 def _draws(module: nn.Module) -> bool:
@@ -202,7 +216,7 @@ class MaskedMap:
     def __init__(self, f: Callable[..., Any], masks: HeldMasks) -> None:
         self.f, self.masks = f, masks
 
-    def __call__(self, z: Any, *inputs: Any) -> Any:
+    def __call__(self, z: Any, *inputs: Any, **options: Any) -> Any:
         """Evaluate the map; inputs may end with the `Rows` that are evaluated."""
         rows = None
         if inputs and isinstance(inputs[-1], Rows):
@@ -210,7 +224,7 @@ class MaskedMap:
         before = _current.evaluation
         _current.evaluation = self.masks.evaluation((z if isinstance(z, Tensor) else leaves(z)[0]).shape[0], rows)
         try:
-            return self.f(z, *inputs)
+            return self.f(z, *inputs, **options)
         finally:
             _current.evaluation = before
 

@@ -37,8 +37,8 @@ class Snapshots:
         if not self._numbers:
             return f
 
-        def evaluate(z: Any, *inputs: Any) -> Any:
-            image = f(z, *inputs)
+        def evaluate(z: Any, *inputs: Any, **options: Any) -> Any:
+            image = f(z, *inputs, **options)
             self._num_evals += 1
             if self._num_evals in self._numbers:
                 # Solvers may write over their points.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -144,24 +145,33 @@ def describe(tree: Any) -> str:
     return type(tree).__name__
 
 
-def check_inputs(inputs: tuple[Any, ...], batch_size: int) -> None:
-    """Refuse inputs that do not carry the batch along dim 0.
+def check_inputs(inputs: tuple[Any, ...], layout: Layout) -> None:
+    """Refuse inputs that do not carry the batch along dim 0, if there is one.
 
     Raises:
         ValueError: A tensor's first dimension is not the batch size of the state.
     """
+    if layout.batch_dims == 0:
+        return
     for position, tree in enumerate(inputs):
         for leaf in leaves(tree):
-            if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] != batch_size):
+            if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] != layout.batch_size):
                 raise ValueError(
                     f"inputs[{position}] has shape {tuple(leaf.shape)}, but dim 0 of every input must be the batch of "
-                    f"the state ({batch_size}); what the samples share belongs in the module or a closure."
+                    f"the state ({layout.batch_size}); what the samples share belongs in the module or a closure. If "
+                    "the state has no batch, as that of one graph, pass batch_dims=0."
                 )
 
 
 def select_rows(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
     """Keep the given samples of every input tensor."""
     return map_tensors(lambda leaf: leaf.index_select(0, rows), inputs)
+
+
+_MUST_AGREE = {
+    1: "dim 0 of every leaf must be the same batch",
+    2: "dims 0 and 1 of every leaf must be the same batch and tokens, as causal=True solves token by token",
+}
 
 
 class Layout:
@@ -172,6 +182,8 @@ class Layout:
     Args:
         z0: The state whose structure, shapes, dtypes and device are taken.
         autocast_dtype: The dtype in which f computes under autocast, or None without it.
+        batch_dims: Number of leading dims that tell rows apart: 1 for a batch of samples, 0 where the whole state is
+            one row, and 2 where every token of every sample is one.
 
     Raises:
         TypeError: A leaf is not a floating-point tensor, or a dataclass.
@@ -186,7 +198,7 @@ class Layout:
         torch.Size([2, 4, 5])
     """
 
-    def __init__(self, z0: Any, *, autocast_dtype: torch.dtype | None = None) -> None:
+    def __init__(self, z0: Any, *, autocast_dtype: torch.dtype | None = None, batch_dims: int = 1) -> None:
         if _holds_record(z0):
             raise TypeError("z0 holds a dataclass; pass a tensor or a nested tuple, list or dict of them.")
         tensors = leaves(z0)
@@ -200,13 +212,13 @@ class Layout:
                 raise TypeError(f"z0 holds a leaf of type {found}; every leaf must be a floating-point tensor.")
         first = tensors[0]
         for tensor in tensors:
-            if tensor.dim() == 0 or tensor.shape[0] != first.shape[0]:
+            if tensor.dim() < batch_dims or tensor.shape[:batch_dims] != first.shape[:batch_dims]:
                 shapes = [tuple(t.shape) for t in tensors]
-                raise ValueError(f"z0 has leaves of shapes {shapes}; dim 0 of every leaf must be the same batch.")
+                raise ValueError(f"z0 has leaves of shapes {shapes}; {_MUST_AGREE[batch_dims]}.")
             if tensor.device != first.device:
                 devices = [str(t.device) for t in tensors]
                 raise ValueError(f"z0 has leaves on {devices}; all must be on one device.")
-        if first.shape[0] == 0 or any(tensor.numel() == 0 for tensor in tensors):
+        if any(tensor.numel() == 0 for tensor in tensors):
             shapes = [tuple(t.shape) for t in tensors]
             raise ValueError(
                 f"z0 has an empty batch or an empty leaf: shapes {shapes}; at least one element is needed."
@@ -214,8 +226,12 @@ class Layout:
         self.tree = map_leaves(lambda _: None, z0)
         self._description = describe(z0)
         self.device = first.device
-        self.batch_size = first.shape[0]
-        self.shapes = [tuple(tensor.shape[1:]) for tensor in tensors]
+        self.batch_dims = batch_dims
+        self.batch_size = math.prod(first.shape[:batch_dims])
+        """Number of rows."""
+        self.num_tokens = first.shape[1] if batch_dims == 2 else 1
+        """Number of rows that are tokens of one sample."""
+        self.shapes = [tuple(tensor.shape[batch_dims:]) for tensor in tensors]
         self.dtypes = [tensor.dtype for tensor in tensors]
         self.sizes = [tensor.numel() // self.batch_size for tensor in tensors]
         self.dim = sum(self.sizes)
@@ -223,10 +239,10 @@ class Layout:
         for dtype in self.dtypes:
             self.dtype = torch.promote_types(self.dtype, dtype)
         self.autocast_dtype = autocast_dtype
-        self._orders = [_memory_order(tensor) for tensor in tensors]
+        self._orders = [_memory_order(tensor) if batch_dims < 2 else None for tensor in tensors]
         self._is_single = isinstance(z0, Tensor)
         self._is_plain = self._is_single and self._orders[0] is None and self.dtypes[0] == self.dtype
-        self._is_matrix = self._is_plain and first.dim() == 2
+        self._is_matrix = self._is_plain and first.dim() == 2 and batch_dims == 1
         self.rounds = any(dtype != self.dtype for dtype in self.dtypes)
         """Whether unpacking rounds, because some leaf is narrower than the matrix."""
 
@@ -234,7 +250,7 @@ class Layout:
     def signature(self) -> tuple[Any, ...]:
         """All that is the same for states that lie in matrices in the same way, whatever their batch size."""
         orders = tuple(None if order is None else tuple(order) for order in self._orders)
-        kinds = tuple(self.shapes), tuple(self.dtypes), orders
+        kinds = tuple(self.shapes), tuple(self.dtypes), orders, self.batch_dims, self.num_tokens
         return self._description, *kinds, self.device, self.autocast_dtype
 
     @property
@@ -243,14 +259,26 @@ class Layout:
         dtypes = self.dtypes if self.autocast_dtype is None else [*self.dtypes, self.autocast_dtype]
         return max(torch.finfo(dtype).eps for dtype in dtypes)
 
+    def by_token(self) -> Layout:
+        """Return the layout of the same states with a row for each token of each sample.
+
+        Raises:
+            ValueError: Some leaf has no dim 1, or leaves disagree on it.
+        """
+        row = torch.zeros((), dtype=self.dtype, device=self.device)
+        state = self.assemble(tuple(row.expand(self.batch_size, size) for size in self.sizes))
+        return Layout(state, autocast_dtype=self.autocast_dtype, batch_dims=2)
+
     def pack(self, tree: Any) -> Tensor:
         """Return the (B, D) matrix of a state."""
+        if self._is_matrix:
+            return tree
         if self._is_plain:
-            return tree if self._is_matrix else tree.reshape(tree.shape[0], -1)
+            return tree.reshape(-1, self.dim)
         parts = []
-        for leaf, order in zip(aligned_leaves(tree, self.tree), self._orders, strict=True):
+        for leaf, order, size in zip(aligned_leaves(tree, self.tree), self._orders, self.sizes, strict=True):
             flat = leaf if order is None else leaf.permute(order)
-            parts.append(flat.reshape(leaf.shape[0], -1).to(self.dtype))
+            parts.append(flat.reshape(-1, size).to(self.dtype))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def unpack(self, matrix: Tensor) -> Any:
@@ -267,17 +295,23 @@ class Layout:
             return pieces[0]
         rows = pieces[0].shape[0]
         if self._is_plain:
-            return pieces[0].reshape(rows, *self.shapes[0])
+            return pieces[0].reshape(self._full(rows, self.shapes[0]))
         tensors = []
         for piece, shape, dtype, order in zip(pieces, self.shapes, self.dtypes, self._orders, strict=True):
+            full = self._full(rows, shape)
             if order is None:
-                leaf = piece.reshape(rows, *shape)
+                leaf = piece.reshape(full)
             else:
-                full = (rows, *shape)
                 inverse = sorted(range(len(order)), key=order.__getitem__)
                 leaf = piece.reshape([full[axis] for axis in order]).permute(inverse)
             tensors.append(leaf.to(dtype))
         return tensors[0] if self._is_single else rebuild(self.tree, iter(tensors))
+
+    def _full(self, rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the whole shape of a leaf for a number of rows."""
+        if self.batch_dims == 1:
+            return rows, *shape
+        return shape if self.batch_dims == 0 else (rows // self.num_tokens, self.num_tokens, *shape)
 
     def pack_image(self, image: Any, rows: int) -> Tensor:
         """Pack what f returned for a batch of `rows` samples, after checking it against the state.
@@ -307,7 +341,7 @@ class Layout:
         return self.pack(image if not self._is_plain or image.dtype == self.dtype else image.to(self.dtype))
 
     def _check_leaf(self, leaf: Any, position: int, rows: int) -> None:
-        expected, dtype = (rows, *self.shapes[position]), self.dtypes[position]
+        expected, dtype = self._full(rows, self.shapes[position]), self.dtypes[position]
         if isinstance(leaf, Tensor) and leaf.shape == expected and leaf.dtype == dtype and leaf.device == self.device:
             return
         where = (
@@ -322,7 +356,7 @@ class Layout:
             if rows != self.batch_size and leaf.dim() and leaf.shape[0] == self.batch_size:
                 hint = (
                     " Finished samples have left the batch, and f closes over a tensor of the whole batch: "
-                    "pass it as an input, or set compact=False."
+                    "pass it as an input; if the rows of the state see each other, pass batch_dims=0."
                 )
             raise ValueError(f"{where} of shape {tuple(leaf.shape)} where the state has {expected}.{hint}")
         if leaf.device != self.device:

@@ -27,9 +27,47 @@ def outside_of_graphs(function: _F) -> _F:
     # What the compiler says under fullgraph=True.
     disabled._torchdynamo_disable_msg = (
         f"steadeq's {function.__qualname__} runs outside of compiled graphs, as implicit gradients need products with "
-        "the Jacobian; leave fullgraph=True away, or compile the cell alone with DEQ(cell, compile=True)"
+        "the Jacobian; leave fullgraph=True away, or compile the cell alone with DEQ(cell, compile=True); to "
+        f"export a model, {_EXPORT}"
     )
     return disabled
+
+
+def is_exporting() -> bool:
+    """Return whether `torch.export` is at work."""
+    # PyTorch 2.6 has one flag for exporting and compiling, and compiled code has left its graph before a solve.
+    return getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()
+
+
+def refuse_tracing() -> None:
+    """Refuse to be traced: a solve asks after every evaluation whether to go on, and no graph can hold that.
+
+    Raises:
+        RuntimeError: `torch.export`, `torch.onnx.export` or `torch.jit.trace` is at work.
+    """
+    if is_exporting() or torch._C._get_tracing_state() is not None:
+        raise RuntimeError(f"A solve cannot be traced, as it decides by values when to stop; {_EXPORT}.")
+
+
+_EXPORT = (
+    "use steadeq.export.export_model(model, x, solver=Anderson(max_evals=6, tol=0)), whose solves make a fixed number "
+    "of evaluations, and save(path) for a .pt2 or .onnx file"
+)
+
+
+def is_transformed() -> bool:
+    """Return whether a transform of `torch.func` is at work."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def is_mapped(leaf: Any) -> bool:
+    """Return whether a leaf is a tensor that `torch.func.vmap` maps over, within whatever other transforms."""
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    while isinstance(leaf, Tensor) and functorch.is_functorch_wrapped_tensor(leaf):
+        if functorch.is_batchedtensor(leaf):
+            return True
+        leaf = functorch.get_unwrapped(leaf)
+    return False
 
 
 def refuse_vmap(leaves: list[Any]) -> None:
@@ -38,27 +76,20 @@ def refuse_vmap(leaves: list[Any]) -> None:
     Raises:
         RuntimeError: There is one.
     """
-    if not torch._C._are_functorch_transforms_active():
-        return
-    is_batched = torch._C._functorch.is_batchedtensor  # pyright: ignore[reportAttributeAccessIssue]
-    if any(isinstance(leaf, Tensor) and is_batched(leaf) for leaf in leaves):
+    if is_transformed() and any(map(is_mapped, leaves)):
         raise RuntimeError(
-            "fixed_point cannot run under torch.func.vmap, as every sample stops by itself; make the mapped dimension "
-            "part of the batch (dim 0) instead."
+            "Values of a tensor that torch.func.vmap maps over cannot be looked at; make the mapped dimension part of "
+            "the batch (dim 0) instead, or, if f closes over the tensor, pass it to fixed_point after z0 as an input, "
+            "or let f be the nn.Module whose parameter it is."
         )
 
 
-def refuse_differentiation(leaves: list[Any], adjoint: str) -> None:
-    """Refuse differentiation that the adjoint of the given name does not take part in.
+def refuse_tangents(leaves: list[Any], adjoint: str) -> None:
+    """Refuse forward-mode derivatives, which the adjoint of the given name has none of.
 
     Raises:
-        RuntimeError: Transforms of `torch.func` are active, or some tensor has a forward-mode tangent.
+        RuntimeError: Some tensor has a tangent.
     """
-    if torch._C._are_functorch_transforms_active():
-        raise RuntimeError(
-            f"fixed_point with adjoint={adjoint}() cannot run under torch.func.grad, vjp, jacrev or jvp; use "
-            "torch.autograd.grad or torch.autograd.functional instead, or adjoint=Unrolled()."
-        )
     if forward_ad._current_level < 0:
         return
     if any(isinstance(leaf, Tensor) and forward_ad.unpack_dual(leaf).tangent is not None for leaf in leaves):

@@ -30,6 +30,7 @@ def attach(
     *,
     cotangent: Callable[[Product, Tensor], tuple[Tensor, SolveStats]],
     record: BackwardRecord,
+    again: Callable[..., Any],
     refusal: str | None = None,
 ) -> Tensor:
     """Return the state with a gradient.
@@ -39,6 +40,7 @@ def attach(
         z: (B, D) fixed point of f, without a graph.
         cotangent: Maps products with Jᵀ and the gradient g at the state to the cotangent u of f, and how it was found.
         record: Where the stats of each backward pass go.
+        again: f as it is to be evaluated in a backward pass.
         refusal: Why there is no second derivative, if u does not solve u = Jᵀu + g.
 
     Returns:
@@ -48,7 +50,9 @@ def attach(
     sources = Sources(point)
     if not sources.exist:
         return z
-    attachment = _Attachment(cotangent=cotangent, record=record, refusal=refusal, point=point, sources=sources)
+    attachment = _Attachment(
+        cotangent=cotangent, record=record, again=again, refusal=refusal, point=point, sources=sources
+    )
     return _Attach.apply(z, point.fz, attachment, *sources.tensors)  # pyright: ignore[reportReturnType]
 
 
@@ -88,13 +92,13 @@ class Sources:
         self.exist = bool(self.tensors) or not self.are_named
         self._versions = [tensor._version for tensor in self.tensors]
 
-    def check_versions(self) -> None:
-        """Refuse to evaluate f anew if that would use other numbers than the solve did."""
+    def check_versions(self, what: str) -> None:
+        """Refuse to evaluate f anew in a backward pass if that would use other numbers than the solve did."""
         for tensor, version in zip(self.tensors, self._versions, strict=True):
             if tensor._version != version:
                 raise RuntimeError(
                     f"A tensor of shape {tuple(tensor.shape)} that f depends on was modified by an inplace operation "
-                    "between the solve and its second derivative."
+                    f"between the solve and {what}."
                 )
 
 
@@ -104,6 +108,7 @@ class _Attachment:
 
     cotangent: Callable[[Product, Tensor], tuple[Tensor, SolveStats]]
     record: BackwardRecord
+    again: Callable[..., Any]
     refusal: str | None
     point: Linearization
     sources: Sources
@@ -130,17 +135,22 @@ class _Attachment:
                 "an input, but f closes over the result of another computation; pass it after z0 as an input, or use "
                 "adjoint=Unrolled()."
             )
-        self.sources.check_versions()
+        self.sources.check_versions("its second derivative")
         gate = _Gate()
         gated = {id(tensor): gate.apply(tensor) for tensor in self.sources.computed_inputs}
         inputs = replace_tensors(self.point.inputs, gated)
-        point = Linearization(self.point.f, gate.apply(z), inputs, self.point.layout)
+        point = Linearization(self.again, gate.apply(z), inputs, self.point.layout)
         u = self.solve(g)
+
+        def system(u: Tensor) -> Tensor:
+            return point.vjp(u, create_graph=True) + g
+
         u = attach(
-            Linearization(lambda u: point.vjp(u, create_graph=True) + g, u, (), Layout(u)),
+            Linearization(system, u, (), Layout(u)),
             u,
             cotangent=self.cotangent,
             record=BackwardRecord(),
+            again=system,
             refusal="A third derivative through adjoint=Implicit() is not supported; use adjoint=Unrolled().",
         )
         targets = [gated.get(id(source), source) for source in self.sources.tensors]

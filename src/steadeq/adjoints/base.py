@@ -10,14 +10,16 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
+from .._internal.independence import check_products
 from .._internal.linearization import Linearization
 from .._internal.randomness import warn_if_random
-from .._internal.trees import Layout
+from .._internal.trees import Layout, select_rows
 from ..equilibrium import BackwardRecord, ConvergenceWarning, SolveStats, Status
-from ..solvers import AbstractLinearSolver, AbstractSolver, Rule
+from ..solvers import AbstractLinearSolver, AbstractSolver
 from ..solvers._compiled import CompiledMap
-from ..solvers._loop import solve
+from ..solvers._loop import Options, solve
 from ._attachment import attach
 
 
@@ -32,41 +34,52 @@ class Problem:
     z0: Tensor
     """(B, D) start."""
     inputs: tuple[Any, ...]
+    """What f takes after the state."""
     solver: AbstractSolver
+    """How to find the fixed point."""
     layout: Layout
+    """How the caller's state becomes a (B, D) matrix, and back."""
     compact: bool
+    """Whether finished samples leave the batch."""
     f_solve: Callable[..., Any]
     """A faster version of f that is used while nothing is recorded."""
+    f_again: Callable[..., Any]
+    """f with the parameters that its module has now, for evaluations in backward passes."""
     code: CompiledMap | None = None
     """Compiled code of f, for solves that can be one graph."""
 
     def solve(
-        self,
-        z0: Tensor,
-        *,
-        f: Callable[..., Any],
-        solver: AbstractSolver,
-        compact: bool = False,
-        keep_rows: bool = False,
-        num_silent: int = 0,
-        keep_last: bool = False,
-    ) -> tuple[Tensor, SolveStats, Rule | None]:
-        """Solve from z0, by one graph if there is code for that; see `solvers._loop.solve`.
+        self, z0: Tensor, *, f: Callable[..., Any], solver: AbstractSolver, **options: Any
+    ) -> tuple[Tensor, SolveStats, Any]:
+        """Solve from z0, by compiled code if there is some.
+
+        Args:
+            z0: (B, D) start.
+            f: The map, as it is used while nothing is compiled.
+            solver: Solver.
+            **options: Fields of `solvers._loop.Options`.
 
         Returns:
-            The (B, D) state, how the solve went, and the rule as it ended if rows were to be kept.
+            The (B, D) state, how the solve went, and the state of the method as it ended if rows were to be kept.
         """
-        options: dict[str, Any] = {"solver": solver, "layout": self.layout}
-        options |= {"num_silent": num_silent, "keep_last": keep_last}
-        if self.code is not None and not keep_rows and self.code.can_solve(solver):
-            return *self.code.solve(z0, self.inputs, **options), None
-        z, stats, rule = solve(f, z0, self.inputs, compact=compact, keep_rows=keep_rows, **options)
-        return z, stats, rule if keep_rows else None
+        chosen = Options(cell=self.cell, **options)
+        if self.code is not None and self.code.can_solve(solver, chosen):
+            found = self.code.solve(z0, self.inputs, solver=solver, layout=self.layout, options=chosen)
+            if found is not None:
+                return *found, None
+        z, stats, state = solve(f, z0, self.inputs, solver=solver, layout=self.layout, options=chosen)
+        return z, stats, state if chosen.keep_rows else None
 
 
 @dataclass(frozen=True)
 class AbstractAdjoint(ABC):
     """How gradients reach what a fixed point depends on."""
+
+    records: ClassVar[bool] = False
+    """Whether autograd records the steps of the solve themselves."""
+
+    def check_solver(self, solver: AbstractSolver) -> None:  # noqa: B027 (most go with every solver)
+        """Refuse a solver that the adjoint cannot go with, by a ValueError that says which it can."""
 
     @abstractmethod
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
@@ -85,16 +98,16 @@ class AbstractLinearAdjoint(AbstractAdjoint):
     is_exact: ClassVar[bool] = False
     """Whether u solves u = Jᵀu + g, so that a second derivative exists."""
     keeps_rows: ClassVar[bool] = False
-    """Whether the rule must end with a history of every sample."""
+    """Whether the method must end with a history of every sample."""
 
     @abstractmethod
-    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, SolveStats]:
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, state: Any) -> tuple[Tensor, SolveStats]:
         """Return u, and how it was found.
 
         Args:
             vjp: Returns Jᵀu for a (B, D) matrix u.
             g: (B, D) gradient at the state.
-            rule: The rule of the forward solve as it ended, for adjoints with `keeps_rows`.
+            state: State of the forward method as it ended, for adjoints with `keeps_rows`.
         """
 
     def forward_solver(self, solver: AbstractSolver) -> AbstractSolver:
@@ -107,7 +120,7 @@ class AbstractLinearAdjoint(AbstractAdjoint):
         with torch.no_grad():
             solver = self.forward_solver(problem.solver)
             # The history of the forward solve is not kept until backward unless it is needed there.
-            z, stats, rule = problem.solve(
+            z, stats, state = problem.solve(
                 problem.z0.detach(),
                 f=problem.f_solve,
                 solver=solver,
@@ -115,12 +128,24 @@ class AbstractLinearAdjoint(AbstractAdjoint):
                 keep_rows=self.keeps_rows,
             )
         if torch.is_grad_enabled():
-            point = Linearization(problem.f, z, problem.inputs, problem.layout)
+            is_lost = lost_rows(solver, stats)
+            point = linearize_without(is_lost, problem, z)
+
+            def cotangent(vjp: Callable[[Tensor], Tensor], g: Tensor) -> tuple[Tensor, SolveStats]:
+                if self.is_exact and problem.layout.batch_dims:
+                    check_products(problem.cell, vjp, g)
+                with record_function("steadeq.adjoint"):
+                    if is_lost is None:
+                        return self.cotangent(vjp, g, state)
+                    u, backward = self.cotangent(vjp, g.masked_fill(is_lost, 0), state)
+                    return u, backward.lose(is_lost[:, 0])
+
             attached = attach(
                 point,
                 z,
-                cotangent=lambda vjp, g: self.cotangent(vjp, g, rule),
+                cotangent=cotangent,
                 record=record,
+                again=problem.f_again,
                 refusal=None
                 if self.is_exact
                 else f"A second derivative through adjoint={type(self).__name__}() is not supported, as its gradient "
@@ -133,6 +158,33 @@ class AbstractLinearAdjoint(AbstractAdjoint):
                     warn_if_random(problem.cell, point, problem.z0, z, stats.residual)
             z = attached
         return z, stats, record
+
+
+def lost_rows(solver: AbstractSolver, stats: SolveStats) -> Tensor | None:
+    """Return (B, 1) which samples were lost to a NaN, or None if there are none that could be told from others.
+
+    Their derivatives are NaN, and not zero, however they are weighed; so they are left out where it can be known.
+    """
+    # A fixed budget on an accelerator is there to let the host run ahead, which a question would end.
+    if solver.tol == 0 and stats.status.device.type != "cpu":
+        return None
+    is_lost = stats.status == Status.NON_FINITE
+    return is_lost.unsqueeze(1) if is_lost.any() and not is_lost.all() else None
+
+
+def without_lost(is_lost: Tensor, problem: Problem) -> tuple[Tensor, tuple[Any, ...]]:
+    """Return rows in which a good sample stands instead of each lost one, and the inputs so."""
+    good = (~is_lost[:, 0]).nonzero()[:, 0]
+    rows = torch.arange(len(is_lost), device=is_lost.device).where(~is_lost[:, 0], good[0])
+    return rows, select_rows(problem.inputs, rows)
+
+
+def linearize_without(is_lost: Tensor | None, problem: Problem, z: Tensor) -> Linearization:
+    """Return the map around a state, with a good sample instead of each lost one."""
+    if is_lost is None:
+        return Linearization(problem.f, z, problem.inputs, problem.layout)
+    rows, inputs = without_lost(is_lost, problem)
+    return Linearization(problem.f, z.index_select(0, rows), inputs, problem.layout)
 
 
 _ADVICE = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from ..equilibrium import SolveStats
-from ..solvers import GMRES, AbstractLinearSolver, Rule
+from ..solvers import GMRES, AbstractLinearSolver
 from .base import AbstractLinearAdjoint, warn_if_short
 
 
@@ -39,7 +40,7 @@ class Implicit(AbstractLinearAdjoint):
         if not isinstance(self.solver, AbstractLinearSolver):
             raise TypeError(f"solver is {self.solver!r}; it must be a steadeq solver, such as GMRES() or Anderson().")
 
-    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, SolveStats]:
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, state: Any) -> tuple[Tensor, SolveStats]:
         """Solve the adjoint system."""
         u, stats = self.solver.solve_linear(vjp, g)
         warn_if_short("backward", self.solver, stats)

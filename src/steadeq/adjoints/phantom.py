@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._internal.validation import check_count, check_step_length
 from ..equilibrium import SolveStats
-from ..solvers import Rule
 from .base import AbstractLinearAdjoint
 
 
@@ -21,7 +21,7 @@ class OneStep(AbstractLinearAdjoint):
     Free, and biased: the part of the gradient that comes back through J is missing.
     """
 
-    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, SolveStats]:
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, state: Any) -> tuple[Tensor, SolveStats]:
         """Return g itself."""
         return g, SolveStats.not_measured(g.shape[0], 0, like=g)
 
@@ -42,7 +42,7 @@ class Phantom(AbstractLinearAdjoint):
         check_count("num_steps", self.num_steps)
         check_step_length("damping", self.damping)
 
-    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, SolveStats]:
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, state: Any) -> tuple[Tensor, SolveStats]:
         """Sum the series."""
         u = self.damping * g
         for _ in range(self.num_steps - 1):

@@ -14,8 +14,9 @@ from .._internal.linearization import Linearization
 from .._internal.randomness import warn_if_random
 from .._internal.trees import replace_tensors
 from ..equilibrium import BackwardRecord, ConvergenceWarning, SolveStats, Status
-from ..solvers import Picard
-from ..solvers._loop import Evaluator, Scale
+from ..solvers import AbstractSolver, Picard
+from ..solvers._map import RunningMap
+from ..solvers._progress import Progress, Rules, Scale
 from ._attachment import Sources
 from .base import AbstractAdjoint, Problem, warn_if_short
 
@@ -48,14 +49,19 @@ class Reversible(AbstractAdjoint):
         1.11
     """
 
-    def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
-        """Iterate, and attach what takes the steps back if gradients are on."""
-        solver = problem.solver
+    def check_solver(self, solver: AbstractSolver) -> None:
+        """Refuse all but damped plain iteration."""
         if not isinstance(solver, Picard) or solver.damping == 1:
             raise ValueError(
                 "adjoint=Reversible() needs solver=Picard(damping=...) with a damping below 1, such as 0.5, not "
                 f"{solver}."
             )
+
+    def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
+        """Iterate, and attach what takes the steps back if gradients are on."""
+        solver = problem.solver
+        self.check_solver(solver)
+        assert isinstance(solver, Picard)
         record = BackwardRecord()
         with torch.no_grad():
             wide, stats = _iterate(problem, solver)
@@ -78,48 +84,34 @@ class Reversible(AbstractAdjoint):
                     stats=stats,
                     record=record,
                     last=wide,
-                    sources=tuple(sources.tensors),
+                    sources=sources,
                 )
-                z = _Retrace.apply(z, problem.z0, steps, *steps.sources)
+                z = _Retrace.apply(z, problem.z0, steps, *sources.tensors)
         return z, stats, record  # pyright: ignore[reportReturnType]
 
 
 def _iterate(problem: Problem, solver: Picard) -> tuple[tuple[Tensor, Tensor], SolveStats]:
     """Return the last two points of every sample, from the end, in float64, and how the solve went."""
     z0 = problem.z0.detach()
-    evaluate = Evaluator(
+    evaluate = RunningMap(
         problem.f if torch.is_grad_enabled() else problem.f_solve, problem.layout, problem.inputs, compact=False
     )
     previous = point = z0.to(_wide(z0))
-    batch_size = len(z0)
-    num_evals = torch.zeros(batch_size, dtype=torch.int64, device=z0.device)
-    status = torch.full_like(num_evals, int(Status.MAX_EVALS))
-    is_running = torch.ones_like(num_evals, dtype=torch.bool)
-    num_met = torch.zeros_like(num_evals)
-    trace: list[Tensor] = []
+    rules = Rules.of(solver, problem.layout.dim, problem.layout.eps, keep_last=True)
+    progress = Progress(z0, solver, rules)
     scale: Scale | None = None
     while True:
         z, fz = evaluate(point.to(z0.dtype))
-        scale = scale or Scale(z, fz)
-        residual = scale.measure(fz, fz - z)[1]
-        if trace:
-            residual = torch.where(is_running, residual, trace[-1])
-        trace.append(residual)
-        num_evals = num_evals + is_running
-        is_finite = residual.isfinite()
-        status = torch.where(is_running & ~is_finite, int(Status.NON_FINITE), status)
-        num_met = torch.where(residual <= solver.tol, num_met + 1, 0)
-        status = torch.where(is_running & (num_met >= solver.patience), int(Status.CONVERGED), status)
-        is_running = status == Status.MAX_EVALS
-        if len(trace) == solver.max_evals or not is_running.any():
-            break
+        if scale is None:
+            scale, seen = Scale.begin(z, fz, fz - z)
+        else:
+            seen = scale.measure(fz, fz - z)
+        progress.record(z, seen)
+        if not progress.goes_on:
+            return (point, previous), progress.result()
         following = (1 - solver.damping) * previous + solver.damping * fz
-        goes_on = is_running[:, None]
+        goes_on = progress.kept.is_running[:, None]
         previous, point = torch.where(goes_on, point, previous), torch.where(goes_on, following, point)
-    stats = SolveStats(
-        residual=trace[-1].nan_to_num(nan=torch.inf), num_evals=num_evals, status=status, trace=torch.stack(trace)
-    )
-    return (point, previous), stats
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
@@ -136,18 +128,18 @@ class _Steps:
     stats: SolveStats
     record: BackwardRecord
     last: tuple[Tensor, Tensor]
-    sources: tuple[Tensor, ...]
-    """What f depends on: leaves, and inputs that are part of a graph."""
+    sources: Sources
 
     @torch.no_grad()
     def retrace(self, g: Tensor) -> tuple[Tensor, list[Tensor | None]]:
         """Return the gradients of the start and of the sources."""
+        self.sources.check_versions("its backward pass")
         problem, damping = self.problem, self.damping
         # Cut off from where they come from: a weight may be used in f and for an input too, and its gradient by way of
         # the input is not taken here.
-        copies = {id(tensor): tensor.detach().requires_grad_() for tensor in self.sources if not tensor.is_leaf}
+        copies = {id(tensor): tensor.detach().requires_grad_() for tensor in self.sources.tensors if not tensor.is_leaf}
         inputs = replace_tensors(problem.inputs, copies)
-        sources = [copies.get(id(tensor), tensor) for tensor in self.sources]
+        sources = [copies.get(id(tensor), tensor) for tensor in self.sources.tensors]
         dtype = problem.z0.dtype
         following, point = self.last
         totals: list[Tensor | None] = [None] * len(sources)
@@ -156,7 +148,7 @@ class _Steps:
         num_steps = self.stats.num_evals - 1
         for step in range(int(num_steps.max())):
             is_active = (step < num_steps)[:, None]
-            linearization = Linearization(problem.f, point.to(dtype), inputs, problem.layout)
+            linearization = Linearization(problem.f_again, point.to(dtype), inputs, problem.layout)
             cotangent = torch.where(is_active, damping * outer, 0).to(dtype)
             with torch.enable_grad():
                 product, *gradients = torch.autograd.grad(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..equilibrium import SolveStats
-from ..solvers import AbstractSolver, Broyden, Rule
-from ..solvers.broyden import BroydenRule
+from ..solvers import AbstractSolver, Broyden
+from ..solvers.broyden import BroydenState
 from .base import AbstractLinearAdjoint
 
 
@@ -32,16 +33,21 @@ class Shine(AbstractLinearAdjoint):
         if not self.max_stretch > 0:
             raise ValueError(f"max_stretch is {self.max_stretch!r}; it must be > 0.")
 
-    def forward_solver(self, solver: AbstractSolver) -> AbstractSolver:
-        """Return the Broyden solver with room for its whole history."""
+    def check_solver(self, solver: AbstractSolver) -> None:
+        """Refuse other methods than Broyden's."""
         if not isinstance(solver, Broyden):
             raise ValueError(f"adjoint=Shine() needs solver=Broyden(...), not {type(solver).__name__}.")
-        return replace(solver, memory=None)
 
-    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, rule: Rule | None) -> tuple[Tensor, SolveStats]:
+    def forward_solver(self, solver: AbstractSolver) -> AbstractSolver:
+        """Return the Broyden solver with room for its whole history."""
+        self.check_solver(solver)
+        assert isinstance(solver, Broyden)
+        return replace(solver, memory=None, causal=False)
+
+    def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, state: Any) -> tuple[Tensor, SolveStats]:
         """Apply the transposed inverse estimate."""
-        assert isinstance(rule, BroydenRule)
-        u = rule.apply_transposed(g)
+        assert isinstance(state, BroydenState)
+        u = state.apply_transposed(g)
         stretch = torch.linalg.vector_norm(u, dim=1) / torch.linalg.vector_norm(g, dim=1)
         u = torch.where((stretch <= self.max_stretch)[:, None], u, g)
         return u, SolveStats.not_measured(g.shape[0], 0, like=g)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .._internal.validation import check_count
 from ..equilibrium import BackwardRecord, SolveStats, Status
-from ..solvers import Picard
-from .base import AbstractAdjoint, Problem
+from .base import AbstractAdjoint, Problem, lost_rows, without_lost
 
 
 @dataclass(frozen=True)
@@ -18,16 +17,18 @@ class Unrolled(AbstractAdjoint):
     """Ordinary backpropagation through every step of the solver.
 
     Memory grows with the number of evaluations. The reference for the others, and the way to train a weight-tied
-    network of fixed depth: `Picard(max_evals=depth + 1, tol=0)`, as the last evaluation only tells the residual. With
-    `Picard`, the state is that after the last step, as in a loop, even where the one before it had a smaller residual.
+    network of fixed depth: `Loop(num_steps=depth)`. With `Picard`, the state is that after the last step, as in a loop,
+    even where the one before it had a smaller residual.
 
     With `last=k`, the first evaluations are not recorded, and gradients go through the last k only, which is how looped
     and recursive models are trained: memory grows with k and not with the number of evaluations.
 
-    With a tolerance, the gradient is that of the steps which a sample took to meet it. One that is returned where it
-    started, as after a warm start at the solution, took none; it gets the gradient of one evaluation there, that of
+    With a tolerance, gradients go through the steps which a sample took to meet it. One that is returned where it
+    started, as after a warm start at the solution, took none; it gets the gradient of one evaluation there, as with
     `OneStep`. With `last=k`, every sample that meets the tolerance gets the gradient of k evaluations from there.
     """
+
+    records = True
 
     last: int | None = None
     """Number of last evaluations that gradients go through; None for all of them."""
@@ -38,19 +39,30 @@ class Unrolled(AbstractAdjoint):
 
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
         """Solve while autograd records."""
+        z, stats = self._solve(problem)
+        is_lost = lost_rows(problem.solver, stats) if torch.is_grad_enabled() else None
+        if is_lost is not None:
+            # Once more without those samples: the derivatives of what became NaN are NaN, however they are weighed.
+            rows, inputs = without_lost(is_lost, problem)
+            others = replace(problem, z0=problem.z0.index_select(0, rows), inputs=inputs)
+            z = torch.where(is_lost, z.detach(), self._solve(others)[0])
+        return z, stats, BackwardRecord()
+
+    def _solve(self, problem: Problem) -> tuple[Tensor, SolveStats]:
         f, layout = problem.f if torch.is_grad_enabled() else problem.f_solve, problem.layout
         solver = problem.solver
-        # The last evaluation of the budget tells the residual of the state, and is no step.
-        num_silent = 0 if self.last is None else max(solver.max_evals - 1 - self.last, 0)
+        # The last evaluation of the budget tells the residual of the state, and is no step, but in a loop.
+        num_steps = solver.max_evals - (0 if solver.returns_image else 1)
+        num_silent = 0 if self.last is None else max(num_steps - self.last, 0)
         z, stats, _ = problem.solve(
             problem.z0,
             f=f,
             solver=solver,
             num_silent=num_silent,
             # Plain iteration is a loop that somebody wants unrolled; other solvers search, and may overshoot.
-            keep_last=isinstance(solver, Picard),
+            keep_last=solver.is_loop,
         )
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not solver.returns_image:
             is_short = (stats.status == Status.CONVERGED)[:, None]
             if self.last is None:
                 is_short = is_short & (z == problem.z0).all(dim=1, keepdim=True)
@@ -60,4 +72,4 @@ class Unrolled(AbstractAdjoint):
                     recorded = layout.pack_image(f(layout.unpack(recorded), *problem.inputs), layout.batch_size)
                 # The value of z, and the gradient of what was recorded.
                 z = torch.where(is_short, z.detach() + (recorded - recorded.detach()), z)
-        return z, stats, BackwardRecord()
+        return z, stats

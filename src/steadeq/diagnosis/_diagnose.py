@@ -7,6 +7,7 @@ import inspect
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,13 +16,14 @@ from torch import Tensor, nn
 from .._internal.autocast import state_layout, under_autocast, without_autocast
 from .._internal.linearization import first_positive, root_mean_square
 from .._internal.masks import hold_masks
+from .._internal.norms import row_norm
 from .._internal.trees import Layout, check_inputs, leaves, map_tensors
 from .._internal.unsupported import outside_of_graphs, refuse_vmap
 from .._internal.validation import check_count
 from ..equilibrium import Equilibrium
 from ..jacobian import Estimate, spectral_radius
 from ..jacobian._products import Probes
-from ..solvers._loop import Evaluator
+from ..solvers._map import RunningMap
 from .result import NEGLIGIBLE, Diagnosis
 from .verdict import MAX_PERIOD, NUM_KEPT, judge
 
@@ -38,6 +40,8 @@ def diagnose(
     higher_is_better: bool = True,
     max_products: int = 60,
     generator: torch.Generator | None = None,
+    batch_dims: int = 1,
+    pass_step: bool = False,
 ) -> Diagnosis:
     """Tell whether it is safe to iterate z = f(z, *inputs), without training or changing anything.
 
@@ -62,6 +66,9 @@ def diagnose(
         higher_is_better: Whether a larger score is a better one; not so for a loss or a perplexity.
         max_products: The most products with the Jacobian to spend on the spectral radius; 0 leaves it out.
         generator: Source of the Gaussian start and of probes; torch's own by default.
+        batch_dims: 1 where dim 0 is a batch of independent samples, 0 where the whole state is one sample.
+        pass_step: Whether f is called as f(z, *inputs, step=k), with k from 0 on, as blocks want that know their step.
+            Its spectral radius is that of its last step.
 
     Returns:
         What was found; `print` says it in words, and what to do about it.
@@ -85,9 +92,9 @@ def diagnose(
                 "happens beyond the training depth is the question."
             )
     refuse_vmap(leaves((z0, inputs)))
-    layout = state_layout(z0)
-    check_inputs(inputs, layout.batch_size)
-    block = _Counted(under_autocast(hold_masks(f), layout))
+    layout = state_layout(z0, batch_dims)
+    check_inputs(inputs, layout)
+    block = _Counted(under_autocast(hold_masks(f), layout), passes_step=pass_step)
     devices = [] if layout.device.type == "cpu" else [layout.device]
     device_type = layout.device.type if devices else "cuda"
     with torch.random.fork_rng(devices, device_type=device_type), _unchanged_buffers(f, metric):
@@ -97,8 +104,9 @@ def diagnose(
             trajectory = _Trajectory(block, layout, inputs, start, max_evals, score)
             end = trajectory.end
             # Of the start too, as the end may be zero.
-            size = torch.maximum(torch.linalg.vector_norm(start, dim=1), torch.linalg.vector_norm(end, dim=1))
-            noise, is_random = _noise(block, layout, inputs, end, generator)
+            size = torch.maximum(row_norm(start), row_norm(end))
+            at_end = partial(block, step=max_evals - 1) if pass_step else block
+            noise, is_random = _noise(at_end, layout, inputs, end, generator)
             ends = {
                 name: _iterate(block, layout, inputs, other, max_evals)
                 for name, other in _other_starts(layout, start, end, generator).items()
@@ -108,7 +116,7 @@ def diagnose(
                 others = map_tensors(lambda leaf: leaf.roll(1, 0), inputs)
                 input_effect = _distance(_iterate(block, layout, others, start, max_evals), end, size)
         z = layout.unpack(end.clone())
-        radius, reason = _radius(block, z, inputs, max_products, generator)
+        radius, reason = _radius(at_end, z, inputs, max_products, generator, batch_dims)
     findings = [
         judge(steps, sizes, returns, floor=float(floor), eps=layout.eps)
         for steps, sizes, returns, floor in zip(*trajectory.measures, noise.cpu().double(), strict=True)
@@ -120,15 +128,17 @@ def diagnose(
         metric=trajectory.metric,
         metric_name=metric_name,
         higher_is_better=higher_is_better,
-        verdict=torch.tensor([finding.verdict for finding in findings]),
-        is_certain=torch.tensor([finding.is_certain for finding in findings]),
-        rate=torch.tensor([finding.rate for finding in findings]),
-        period=torch.tensor([finding.period for finding in findings]),
+        verdict=torch.tensor([finding.verdict for finding in findings], device="cpu"),
+        is_certain=torch.tensor([finding.is_certain for finding in findings], device="cpu"),
+        # As large as a number of single precision can be.
+        rate=torch.tensor([min(finding.rate, 3e38) for finding in findings], device="cpu"),
+        period=torch.tensor([finding.period for finding in findings], device="cpu"),
         radius=radius,
         radius_missing=reason,
         starts=tuple(ends),
         is_path_independent=is_same,
-        cosine=cosine.amin(dim=0).cpu(),
+        # Of states that overflow, the direction is unknown.
+        cosine=cosine.amin(dim=0).nan_to_num(0.0).cpu(),
         movement=_distance(start, end, size),
         movement_after_one=_distance(trajectory.first, end, size),
         input_effect=input_effect,
@@ -142,12 +152,12 @@ def diagnose(
 class _Counted:
     """A map that counts its evaluations."""
 
-    def __init__(self, f: Callable[..., Any]) -> None:
-        self._f, self.num_evals = f, 0
+    def __init__(self, f: Callable[..., Any], *, passes_step: bool = False) -> None:
+        self._f, self.passes_step, self.num_evals = f, passes_step, 0
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
         self.num_evals += 1
-        return self._f(*arguments)
+        return self._f(*arguments, **options)
 
 
 class _Trajectory:
@@ -190,7 +200,7 @@ def _returns(latest: deque[Tensor]) -> Tensor:
     num_periods = min(MAX_PERIOD, (len(latest) - 1) // 2)
     num_shifts = len(latest) - num_periods
     rows = [
-        torch.linalg.vector_norm(latest[-1 - shift] - latest[-1 - shift - period], dim=1)
+        row_norm(latest[-1 - shift] - latest[-1 - shift - period])
         for period in range(1, num_periods + 1)
         for shift in range(num_shifts)
     ]
@@ -201,11 +211,11 @@ def _steps(
     block: _Counted, layout: Layout, inputs: tuple[Any, ...], z: Tensor, max_evals: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Iterate, and yield each image with the (B,) norms of its step and of itself, until nothing moves any more."""
-    evaluate = Evaluator(block, layout, inputs, compact=False)
+    evaluate = RunningMap(block, layout, inputs, compact=False, passes_step=block.passes_step)
     for index in range(max_evals):
         seen, fz = evaluate(z)
-        step = torch.linalg.vector_norm(fz - seen, dim=1)
-        yield fz, step, torch.linalg.vector_norm(fz, dim=1)
+        step = row_norm(fz - seen)
+        yield fz, step, row_norm(fz)
         # Now and then, as asking makes the device wait.
         if index % 16 == 15 and bool(((step == 0) | ~step.isfinite()).all()):
             return
@@ -231,16 +241,20 @@ def _score(metric: Callable[[Any], Any], layout: Layout, z: Tensor) -> Tensor:
 
 
 def _noise(
-    block: _Counted, layout: Layout, inputs: tuple[Any, ...], z: Tensor, generator: torch.Generator | None
+    block: Callable[..., Any],
+    layout: Layout,
+    inputs: tuple[Any, ...],
+    z: Tensor,
+    generator: torch.Generator | None,
 ) -> tuple[Tensor, bool]:
     """Return the (B,) step that rounding explains at a state, and whether f is random between evaluations."""
-    evaluate = Evaluator(block, layout, inputs, compact=False)
+    evaluate = RunningMap(block, layout, inputs, compact=False)
     nudge = layout.eps * Probes(z, 1, "rademacher", generator).draw()
     image, again, moved = (evaluate(point)[1].clone() for point in (z, z, z * (1 + nudge)))
-    size = torch.linalg.vector_norm(image, dim=1)
+    size = row_norm(image)
     # NaN, which samples have that are not finite, exceeds nothing.
-    is_random = torch.linalg.vector_norm(again - image, dim=1) > math.sqrt(layout.eps) * size
-    change = torch.linalg.vector_norm(moved - image, dim=1).where(~is_random, 0)
+    is_random = row_norm(again - image) > math.sqrt(layout.eps) * size
+    change = row_norm(moved - image).where(~is_random, 0)
     return 2 * (change + layout.eps * size), bool(is_random.any())
 
 
@@ -255,22 +269,33 @@ def _other_starts(layout: Layout, start: Tensor, end: Tensor, generator: torch.G
 
 def _distance(a: Tensor, b: Tensor, size: Tensor) -> Tensor:
     """Return the (B,) distances of rows in units of a size; infinite where they are not finite."""
-    distance = torch.linalg.vector_norm(a - b, dim=1)
+    distance = row_norm(a - b)
     return torch.where(distance == 0, 0, distance / size).nan_to_num(math.inf, math.inf).cpu()
 
 
 def _radius(
-    block: _Counted, z: Any, inputs: tuple[Any, ...], max_products: int, generator: torch.Generator | None
+    block: Callable[..., Any],
+    z: Any,
+    inputs: tuple[Any, ...],
+    max_products: int,
+    generator: torch.Generator | None,
+    batch_dims: int,
 ) -> tuple[Estimate | None, str]:
     """Return the spectral radius at a state, or None and a sentence that says why there is none."""
     if max_products == 0:
         return None, "The spectral radius was left out."
     try:
         estimate = spectral_radius(
-            Equilibrium.at(block, z, *inputs), max_products=max_products, memory=NUM_KEPT, generator=generator
+            Equilibrium.at(block, z, *inputs, batch_dims=batch_dims),
+            max_products=max_products,
+            memory=NUM_KEPT,
+            generator=generator,
         )
     except RuntimeError as error:
         return None, f"The spectral radius is unknown, as f could not be differentiated: {str(error).splitlines()[0]}"
+    except ValueError as error:
+        # Rows that see each other have no radius each.
+        return None, f"The spectral radius is unknown: {error}"
     return (
         Estimate(value=estimate.value.cpu(), error=estimate.error.cpu(), num_products=estimate.num_products),
         "",

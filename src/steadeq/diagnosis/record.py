@@ -66,7 +66,7 @@ def from_dict(kind: type[Diagnosis], content: dict[str, Any]) -> Diagnosis:
 def _read(content: dict[str, Any]) -> dict[str, Any]:
     verdicts = [Verdict[name.upper()] for name in content["verdict"]]
     size = len(verdicts)
-    fields: dict[str, Any] = {"verdict": torch.tensor(verdicts), "starts": tuple(content["starts"])}
+    fields: dict[str, Any] = {"verdict": torch.tensor(verdicts, device="cpu"), "starts": tuple(content["starts"])}
     for name, kind in {**_PLAIN, "training_depth": int}.items():
         fields[name] = value = content[name]
         _require(type(value) is kind or (value is None and name in _MAY_LACK), name)
@@ -117,4 +117,4 @@ def _to_tensor(values: Any, dtype: torch.dtype, missing: float, name: str) -> Te
         return None
     rows = values if values and isinstance(values[0], list) else [values]
     filled = [[missing if value is None else value for value in row] for row in rows]
-    return torch.tensor(filled if rows is values else filled[0], dtype=dtype)
+    return torch.tensor(filled if rows is values else filled[0], dtype=dtype, device="cpu")

@@ -160,7 +160,7 @@ def _fit(steps: Tensor) -> _Trend:
     # Where a step is zero by chance, as small as it gets.
     logs = steps[-num_blocks * length :].clamp(min=torch.finfo(steps.dtype).tiny).log().view(num_blocks, length)
     means = torch.logsumexp(2 * logs, dim=1) / 2
-    position = length * torch.arange(num_blocks, dtype=steps.dtype)
+    position = length * torch.arange(num_blocks, dtype=steps.dtype, device=steps.device)
     slope, scatter = _line(position, means)
     if num_blocks < 4:
         return _Trend(slope, math.inf, slope, slope)

@@ -70,13 +70,17 @@ class ExportedModel:
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if missing:
             raise ExportError(
-                f"ONNX files need {' and '.join(missing)}: pip install '.[export]' in the folder of steadeq; a .pt2 "
-                "file needs nothing more."
+                f"ONNX files need {' and '.join(missing)}: pip install {' '.join(missing)}; a .pt2 file needs nothing "
+                "more."
             )
         try:
             with _quiet():
                 written = torch.onnx.export(
-                    self.program, dynamo=True, opset_version=OPSET, verbose=False, input_names=["x"]
+                    self.program,
+                    dynamo=True,
+                    opset_version=OPSET,
+                    verbose=False,
+                    input_names=list(self.metadata["inputs"]),
                 )
                 assert written is not None
                 model = written.model_proto
@@ -93,7 +97,9 @@ class ExportedModel:
         return model.SerializeToString()
 
 
-def export_model(model: nn.Module, x: Tensor, *, solver: AbstractSolver | None = None) -> ExportedModel:
+def export_model(
+    model: nn.Module, x: Tensor | tuple[Tensor, ...], *, solver: AbstractSolver | None = None
+) -> ExportedModel:
     """Return a model as a graph of tensor operations, in which every solve makes the same number of evaluations.
 
     The graph returns what the model returns with the same solver, to rounding: of a solve, each sample's best state.
@@ -102,8 +108,8 @@ def export_model(model: nn.Module, x: Tensor, *, solver: AbstractSolver | None =
 
     Args:
         model: A model of steadeq, or any module with `DEQ` layers or without; it is exported in evaluation mode.
-        x: A batch of any values. The graph takes batches of all sizes, of samples of this
-            shape and dtype.
+        x: A batch of any values, or a tuple of batches for a model with several inputs. The graph takes batches of all
+            sizes, of samples of this shape and dtype. The inputs are called x, or x0, x1 and so on.
         solver: Picard, Anderson or Broyden with tol=0, whose `max_evals` is the number of evaluations; None for a model
             without an equilibrium.
 
@@ -119,12 +125,17 @@ def export_model(model: nn.Module, x: Tensor, *, solver: AbstractSolver | None =
         >>> exported.metadata["max_evals"]
         3
     """
-    program = trace(model, x, solver=solver)
+    inputs = x if isinstance(x, tuple) else (x,)
+    names = [f"x{index}" for index in range(len(inputs))] if isinstance(x, tuple) else ["x"]
+    program = trace(model, inputs, solver=solver)
     metadata = {
         "model": type(model).__name__,
         "solver": None if solver is None else {"name": type(solver).__name__, **asdict(solver)},
         "max_evals": None if solver is None else solver.max_evals,
-        "inputs": {"x": {"shape": ["batch", *x.shape[1:]], "dtype": str(x.dtype).removeprefix("torch.")}},
+        "inputs": {
+            name: {"shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
+            for name, value in zip(names, inputs, strict=True)
+        },
         "torch": torch.__version__,
     }
     return ExportedModel(program=program, metadata=metadata)

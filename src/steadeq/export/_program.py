@@ -13,44 +13,52 @@ import torch
 from torch import Tensor, fx, nn
 
 from .._internal.trees import Layout
-from ..adjoints import AbstractAdjoint, Reversible, Unrolled
+from ..adjoints import AbstractAdjoint, Reversible
 from ..adjoints.base import AbstractLinearAdjoint
 from ..equilibrium import Equilibrium
 from ..models import Predictions
 from ..nn import DEQ
-from ..solvers import AbstractSolver, Picard
-from ..solvers._straight import has_straight_form, solve_straight
+from ..solvers import AbstractSolver
+from ..solvers._loop import Options, solve
 
 
 class ExportError(ValueError):
     """A model cannot be exported as asked for; the message is one sentence that says why, and what to do."""
 
 
-def trace(model: nn.Module, x: Tensor, *, solver: AbstractSolver | None) -> torch.export.ExportedProgram:
+def trace(
+    model: nn.Module, inputs: tuple[Tensor, ...], *, solver: AbstractSolver | None
+) -> torch.export.ExportedProgram:
     """Return the program of a model whose equilibria are found by a fixed number of evaluations.
 
     Args:
         model: The model; it is left as it is, and traced in evaluation mode.
-        x: A batch of any values; the program takes any batch of samples of this shape.
+        inputs: Batches of any values; the program takes any batch of samples of these shapes.
         solver: Solver of all equilibria; None for models without any.
 
     Raises:
         ExportError: Some part cannot be traced.
     """
-    if x.dim() == 0 or x.shape[0] == 0:
-        raise ExportError(f"x has shape {tuple(x.shape)}; it must be a batch of samples.")
+    for x in inputs:
+        if x.dim() == 0 or x.shape[0] == 0:
+            raise ExportError(f"x has shape {tuple(x.shape)}; it must be a batch of samples.")
+        if x.shape[0] != inputs[0].shape[0]:
+            found = ", ".join(str(tuple(x.shape)) for x in inputs)
+            raise ExportError(f"The inputs have shapes {found}; they must be batches of the same number of samples.")
     # A batch of one looks to the tracer as if all batches had one sample.
-    x = torch.cat([x, x]) if x.shape[0] == 1 else x
+    inputs = tuple(torch.cat([x, x]) if x.shape[0] == 1 else x for x in inputs)
     used: set[str] = set()
     straight = _Straight(_replace_layers(model, solver, used)).eval()
     batch = torch.export.Dim("batch", min=1)
+    shapes = tuple({0: batch} for _ in inputs)
     with torch.no_grad(), _sentences(model):
-        program = torch.export.export(straight, (x,), dynamic_shapes={"x": {0: batch}})
+        more = (shapes[1:],) if shapes[1:] else ()
+        program = torch.export.export(straight, inputs, dynamic_shapes=({0: batch}, *more))
         if solver is not None and not used:
             raise ExportError(f"{type(model).__name__} has no equilibrium; export it without a number of evaluations.")
         _refuse_randomness(program.graph)
         folded = _fold_constants(program)
-        program = torch.export.export(folded, (x,), dynamic_shapes={"x": {0: batch}})
+        program = torch.export.export(folded, inputs, dynamic_shapes=shapes)
     for node in program.graph.nodes:
         # Where lines of code are on this machine concerns nobody who gets the file.
         for name in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom"):
@@ -59,19 +67,19 @@ def trace(model: nn.Module, x: Tensor, *, solver: AbstractSolver | None) -> torc
 
 
 class _Straight(nn.Module):
-    """A model that maps a tensor to tensors."""
+    """A model that maps tensors to tensors."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor) -> Any:
-        output = self.model(x)
+    def forward(self, x: Tensor, *more: Tensor) -> Any:
+        output = self.model(x, *more)
         return output.log_probabilities() if isinstance(output, Predictions) else output
 
 
 class _StraightDEQ(nn.Module):
-    """An equilibrium layer without questions to the values of tensors, in the place of a `DEQ`."""
+    """An equilibrium layer without questions to the values of tensors, instead of a `DEQ`."""
 
     def __init__(self, name: str, layer: DEQ, solver: AbstractSolver | None, used: set[str]) -> None:
         super().__init__()
@@ -79,7 +87,7 @@ class _StraightDEQ(nn.Module):
         self.note_use = lambda: used.add(name)
         self.cell, self.adjoint = layer.cell, layer.adjoint
         self.solver = None if solver is None else _solver_of(layer.adjoint, solver)
-        self.initial_state = layer.initial_state
+        self.initial_state, self.batch_dims = layer.initial_state, layer.batch_dims
 
     def forward(self, *inputs: Any, z0: Any = None, **unused: Any) -> Any:
         if self.solver is None:
@@ -89,9 +97,9 @@ class _StraightDEQ(nn.Module):
             )
         self.note_use()
         z0 = self.initial_state(*inputs) if z0 is None else z0
-        is_loop = isinstance(self.adjoint, Unrolled) and isinstance(self.solver, Picard)
-        layout = Layout(z0)
-        z, _ = solve_straight(self.cell, layout.pack(z0), inputs, solver=self.solver, layout=layout, keep_last=is_loop)
+        layout = Layout(z0, batch_dims=self.batch_dims)
+        options = Options(keep_last=self.adjoint.records and self.solver.is_loop)
+        z, _, _ = solve(self.cell, layout.pack(z0), inputs, solver=self.solver, layout=layout, options=options)
         return layout.unpack(z)
 
     def solve(self, *inputs: Any, **options: Any) -> Equilibrium:
@@ -109,10 +117,10 @@ def _solver_of(adjoint: AbstractAdjoint, solver: AbstractSolver) -> AbstractSolv
         chosen = adjoint.forward_solver(solver) if isinstance(adjoint, AbstractLinearAdjoint) else solver
     except ValueError as error:
         raise ExportError(str(error)) from error
-    if not has_straight_form(chosen):
+    if chosen.always_asks:
         raise ExportError(
             f"{type(chosen).__name__} cannot be exported, as its steps depend on values that a graph does not know; "
-            "choose Picard, Anderson, or Broyden with memory=None."
+            "choose Picard, Anderson or Broyden."
         )
     if chosen.tol != 0:
         raise ExportError(

@@ -47,8 +47,8 @@ class Differences:
 
     def __init__(self, eq: Equilibrium) -> None:
         check_equilibrium(eq)
-        self.layout = state_layout(eq.z)
-        check_inputs(eq.inputs, self.layout.batch_size)
+        self.layout = state_layout(eq.z, eq.batch_dims)
+        check_inputs(eq.inputs, self.layout)
         self._f, self._inputs = under_autocast(eq.f, self.layout), eq.inputs
         self.z = self.layout.pack(map_tensors(Tensor.detach, eq.z))
         self._randomness: tuple[Tensor, tuple[list[int], list[Tensor]]] | None = None

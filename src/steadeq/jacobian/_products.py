@@ -11,11 +11,14 @@ from torch import Tensor
 
 from .._internal.autocast import state_layout, under_autocast
 from .._internal.linearization import Linearization
-from .._internal.trees import check_inputs, map_tensors
+from .._internal.trees import check_inputs, map_tensors, select_rows
 from .._internal.validation import check_choice, check_count
-from ..equilibrium import Equilibrium
+from ..equilibrium import Equilibrium, Status
 
 Probe = Literal["rademacher", "gaussian", "sphere"]
+
+_ROUNDING = 10
+"""Rounding of a norm, in epsilons of it: products and sums of squares are rounded, each about once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,6 +68,31 @@ def check_equilibrium(eq: Any) -> None:
         )
 
 
+def without_lost(eq: Equilibrium) -> Equilibrium:
+    """Return the equilibrium of the samples that a penalty can be taken of: those that were not lost to a NaN.
+
+    Derivatives of the others are NaN however they are weighed, so that one of them would cost the whole batch its
+    gradient. `eq.stats` counts them. Where all are lost, they stay, as there is nothing else to return.
+
+    Raises:
+        TypeError: What is given is no equilibrium.
+    """
+    check_equilibrium(eq)
+    if eq.batch_dims == 0:
+        return eq
+    if eq.stats is None:
+        layout = state_layout(eq.z, eq.batch_dims)
+        is_good = layout.pack(map_tensors(Tensor.detach, eq.z)).isfinite().all(dim=1)
+    else:
+        is_good = eq.stats.status != Status.NON_FINITE
+    num_good = int(is_good.sum())
+    if num_good in (0, len(is_good)):
+        return eq
+    rows = is_good.nonzero()[:, 0]
+    z, inputs = select_rows((map_tensors(Tensor.detach, eq.z), eq.inputs), rows)
+    return Equilibrium.at(eq.f, z, *inputs)
+
+
 def linearize(eq: Equilibrium) -> Linearization:
     """Return f around the state, which is held constant, under the autocast that is on now.
 
@@ -77,8 +105,8 @@ def linearize(eq: Equilibrium) -> Linearization:
         raise RuntimeError(
             "The Jacobian cannot be looked at under torch.inference_mode(); use torch.no_grad() instead."
         )
-    layout = state_layout(eq.z)
-    check_inputs(eq.inputs, layout.batch_size)
+    layout = state_layout(eq.z, eq.batch_dims)
+    check_inputs(eq.inputs, layout)
     matrix = layout.pack(map_tensors(Tensor.detach, eq.z))
     return Linearization(under_autocast(eq.f, layout), matrix, eq.inputs, layout)
 
@@ -100,8 +128,10 @@ class ScaledJacobian:
         return self._scaled(self._point.jvp(v))
 
     def estimate(self, value: Tensor, error: Tensor, num_products: int) -> Estimate:
-        """Return what was found out about J / scale for J."""
+        """Return what was found out about J / scale for J; the error is given without what rounding adds to it."""
         assert self.scale is not None
+        rounding = _ROUNDING * torch.finfo(value.dtype).eps
+        error = torch.add(error, value, alpha=rounding).nan_to_num(math.inf, math.inf)
         return Estimate(value=value * self.scale, error=error * self.scale, num_products=num_products)
 
     def _scaled(self, image: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from ..equilibrium import Equilibrium
 from ..solvers._krylov import unit
 from ._differences import Differences
 from ._eigenvectors import dominant_eigenvectors
-from ._products import Probe, Probes, ScaledJacobian, check_equilibrium, linearize, random_units
+from ._products import Probe, Probes, ScaledJacobian, linearize, random_units, without_lost
 
 Estimator = Literal["vjp", "difference"]
 
@@ -34,6 +34,8 @@ def jacobian_penalty(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Estimate the mean over the batch of ‖J‖²_F / d, differentiably (Eq. 4).
+
+    Samples that were lost to a NaN are left out, here and in the other penalties.
 
     The gradient reaches the parameters of f and the graph of its inputs, with z held constant as in the paper; f is
     evaluated anew, so whatever made z is not touched.
@@ -69,6 +71,7 @@ def jacobian_penalty(
         tensor(2.1250, grad_fn=<DivBackward0>)
     """
     check_choice("estimator", estimator, get_args(Estimator))
+    eq = without_lost(eq)
     if estimator == "difference":
         return _secant_penalty(eq, num_probes, probe, generator)
     point = linearize(eq)
@@ -99,7 +102,7 @@ def operator_norm_penalty(eq: Equilibrium, *, num_steps: int = 5, generator: tor
 
     The power method on JJᵀ turns a random unit vector u of every sample towards the left singular vector, and the
     penalty is ‖Jᵀu‖² with u held constant. That is a lower bound of sigma² that grows with the steps. Where u has
-    converged, its gradient is that of sigma², or if the largest singular value is a repeated one, a subgradient.
+    converged, its gradient is sigma²'s, or if the largest singular value is a repeated one, a subgradient.
 
     Nothing is divided by d. ‖J‖²_F / d, which `jacobian_penalty` estimates, is the mean of all squared singular values,
     and sigma² is the largest of them: both have the same unit, are equal for multiples of rotations, and do not grow
@@ -124,7 +127,7 @@ def operator_norm_penalty(eq: Equilibrium, *, num_steps: int = 5, generator: tor
         tensor(4., grad_fn=<DivBackward0>)
     """
     check_count("num_steps", num_steps)
-    point = linearize(eq)
+    point = linearize(without_lost(eq))
     u = random_units(point.fz, generator)
     with without_autocast(point.layout):
         with torch.no_grad():
@@ -142,8 +145,8 @@ def spectral_penalty(eq: Equilibrium, *, num_products: int = 20, generator: torc
 
     Half of the products go into a Krylov space of J, whose largest Ritz value is λ with the vector x, and half into one
     of Jᵀ that starts with x and has a vector y for λ. The penalty is |λ|², for complex pairs too, and its gradient is
-    2 Re(conj(λ) yᵀ dJ x / yᵀx) with both vectors held constant: that of the eigenvalue, whatever J is, where they have
-    converged. The quotient of x alone, xᴴJx, or that of the space around x, would be right for normal J only. The
+    2 Re(conj(λ) yᵀ dJ x / yᵀx) with both vectors held constant: the eigenvalue's own, whatever J is, where they have
+    converged. The quotient of x alone, xᴴJx, or of the space around x, would be right for normal J only. The
     derivative of an eigenvalue that is nearly repeated is large, and of a defective one infinite; so what y adds to x
     is kept below ten times its length.
 
@@ -179,7 +182,7 @@ def spectral_penalty_and_vectors(
         generator: Source of the random start.
     """
     check_count("num_products", num_products, minimum=2)
-    point = linearize(eq)
+    point = linearize(without_lost(eq))
     random = random_units(point.fz, generator)
     if start is not None and start.shape == random.shape:
         # A space that starts at an eigenvector alone sees no other, which may have grown larger.
@@ -228,9 +231,9 @@ def residual_penalty(eq: Equilibrium) -> Tensor:
         >>> residual_penalty(Equilibrium.at(lambda z: 0.5 * z, torch.ones(3, 2)))
         tensor(1.0000, grad_fn=<MeanBackward0>)
     """
-    check_equilibrium(eq)
-    layout = state_layout(eq.z)
-    check_inputs(eq.inputs, layout.batch_size)
+    eq = without_lost(eq)
+    layout = state_layout(eq.z, eq.batch_dims)
+    check_inputs(eq.inputs, layout)
     fz = layout.pack_image(under_autocast(eq.f, layout)(map_tensors(constant, eq.z), *eq.inputs), layout.batch_size)
     with without_autocast(layout):
         z = layout.pack(map_tensors(Tensor.detach, eq.z))

@@ -8,13 +8,16 @@ number of evaluations or a spectral radius at a target by moving gamma.
 from __future__ import annotations
 
 import random
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
+from .._internal.options import NamedOptions
 from .._internal.trees import leaves
 from .._internal.unsupported import outside_of_graphs
 from .._internal.validation import check_choice, check_count, check_not_negative, check_probability
@@ -29,11 +32,14 @@ from .penalty import (
 )
 from .schedules import AbstractSchedule, Constant, State
 
+PATIENCE = 200
+"""Measurements in a row that a bound holds a closed loop back before it says so."""
+
 _R = TypeVar("_R", bound="AbstractRegularizer")
 
 
 @dataclass(kw_only=True)
-class AbstractRegularizer(ABC):
+class AbstractRegularizer(NamedOptions, ABC):
     """Draws tau and returns gamma(step) * tau * penalty, to be added to the task loss.
 
     tau is a function of the seed and the step alone: every rank of a distributed run draws the same, and a resumed run
@@ -54,6 +60,10 @@ class AbstractRegularizer(ABC):
     """Schedule that moves the probability of the penalty (p) during training; any but ClosedLoop."""
     _state: State = field(init=False, repr=False, compare=False)
     _first_loss: Tensor | None = field(init=False, repr=False, compare=False, default=None)
+    _is_cut: Tensor | bool = field(init=False, repr=False, compare=False, default=False)
+    """Whether the guard of a closed loop made the last term smaller than weight times penalty."""
+    _num_held: int = field(init=False, repr=False, compare=False, default=0)
+    """Measurements in a row at which a bound held a closed loop back."""
 
     def __post_init__(self) -> None:
         check_not_negative("weight", self.weight)
@@ -121,15 +131,21 @@ class AbstractRegularizer(ABC):
         if not self.is_applied(step):
             first = leaves(eq.z)[0]
             return torch.zeros((), dtype=first.dtype, device=first.device), None
-        penalty = self.penalty(eq, generator=generator)
+        with record_function("steadeq.penalty"):
+            penalty = self.penalty(eq, generator=generator)
+        gamma = self.gamma(step)
         if task_loss is not None and self.schedule.is_closed_loop:
             task_loss = self._scale(torch.as_tensor(task_loss).detach().abs())
-        return self.schedule.weigh(penalty, self.gamma(step), task_loss), penalty.detach()
+        term = self.schedule.weigh(penalty, gamma, task_loss, self._state)
+        if self.schedule.is_closed_loop:
+            # Not read here, as that would wait for the device.
+            self._is_cut = term.detach() < 0.999 * gamma * penalty.detach()
+        return term, penalty.detach()
 
     def _scale(self, task_loss: Tensor) -> Tensor:
-        """Return the task loss, or that of the first step with a penalty where this was larger.
+        """Return the task loss, or the one of the first step with a penalty where this was larger.
 
-        A loss that goes to zero, as that of a network which knows its training data by heart, says nothing about how
+        A loss that goes to zero, as in a network which knows its training data by heart, says nothing about how
         strong a penalty may be: a share of it would switch the penalty off when it is needed most.
         """
         if self._first_loss is None and bool(task_loss.isfinite()):
@@ -171,20 +187,45 @@ class AbstractRegularizer(ABC):
         residual: float | Tensor | None = None,
         spectral_radius: float | Tensor | None = None,
         evals: float | Tensor | None = None,
-    ) -> None:
+        is_cut: bool | None = None,
+    ) -> str | None:
         """Correct gamma after a measurement; does nothing for schedules that are not closed loops.
 
-        In a distributed run, pass the mean over ranks, so that gamma stays the same on all of them.
+        In a distributed run, pass the mean over ranks, so that gamma stays the same on all of them. A closed loop that
+        a bound holds above its target for `PATIENCE` measurements in a row says so in one warning.
 
         Args:
             residual: Relative residual of the forward solve, such as `eq.stats.residual.mean()`.
             spectral_radius: Spectral radius at the equilibrium.
             evals: Evaluations of the forward solve, such as `eq.stats.num_evals.double().mean()`; a loop that holds
                 them needs a solver that may stop earlier than its budget.
+            is_cut: Whether the guard of the loop cut the last term; None for what this process saw. In a distributed
+                run, pass the same on all ranks.
+
+        Returns:
+            The name of the field of the schedule that holds the loop back, or None.
         """
         given = {"residual": residual, "spectral_radius": spectral_radius, "evals": evals}
         measured = {name: float(value) for name, value in given.items() if value is not None}
-        self._state = self.schedule.observe(self._state, measured)
+        if not self.schedule.is_closed_loop or not measured:
+            return None
+        was_cut = self.was_cut if is_cut is None else is_cut
+        self._state = self.schedule.observe(self._state, measured, is_cut=was_cut)
+        obstacle = self.schedule.obstacle(self._state, measured, is_cut=was_cut)
+        self._num_held = 0 if obstacle is None else self._num_held + 1
+        if self._num_held == PATIENCE:
+            warnings.warn(
+                f"{obstacle} of {self.schedule!r} holds the penalty back: for {PATIENCE} measurements in a row "
+                f"{', '.join(f'{name} {value:.3g}' for name, value in measured.items())} stayed above the target. "
+                f"Raise {obstacle} if the task allows it, or the target.",
+                stacklevel=2,
+            )
+        return obstacle
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the guard of a closed loop made the last term smaller than weight times penalty."""
+        return bool(self._is_cut)
 
     def for_run(self: _R, *, num_steps: int, steps_per_epoch: int, seed: int = 0) -> _R:
         """Return a regularizer of its own for a run, with lengths that depend on it filled in.
@@ -204,13 +245,19 @@ class AbstractRegularizer(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs."""
         first = None if self._first_loss is None else float(self._first_loss)
-        return {"schedule": list(self._state), "first_loss": first}
+        return {
+            "schedule": list(self._state),
+            "first_loss": first,
+            "is_cut": self.was_cut,
+            "num_held": self._num_held,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         self._state = tuple(map(float, state["schedule"]))
+        self._is_cut, self._num_held = bool(state["is_cut"]), int(state["num_held"])
         first = state.get("first_loss")
-        self._first_loss = None if first is None else torch.tensor(first, dtype=torch.float64)
+        self._first_loss = None if first is None else torch.tensor(first, dtype=torch.float64, device="cpu")
 
 
 @dataclass(kw_only=True)

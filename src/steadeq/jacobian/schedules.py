@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from .._internal.options import NamedOptions
 from .._internal.validation import check_choice, check_count, check_not_negative, check_positive
 
 Observed = Literal["residual", "spectral_radius", "evals"]
@@ -19,7 +20,7 @@ State = tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbstractSchedule(ABC):
+class AbstractSchedule(NamedOptions, ABC):
     """How a number moves with the training step: the weight of a penalty, or the probability that it is applied."""
 
     @abstractmethod
@@ -45,11 +46,21 @@ class AbstractSchedule(ABC):
         """Return what is remembered before the first step."""
         return ()
 
-    def observe(self, state: State, measured: dict[str, float]) -> State:
-        """Return what is remembered after measurements, given by their names."""
+    def observe(self, state: State, measured: dict[str, float], *, is_cut: bool = False) -> State:
+        """Return what is remembered after measurements, given by their names.
+
+        Args:
+            state: What was remembered before.
+            measured: What was measured.
+            is_cut: Whether the last term was smaller than weight times penalty, as `weigh` has a limit.
+        """
         return state
 
-    def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None) -> Tensor:
+    def obstacle(self, state: State, measured: dict[str, float], *, is_cut: bool = False) -> str | None:
+        """Return the name of the field that keeps the weight from growing although it should, if there is one."""
+        return None
+
+    def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None, state: State = ()) -> Tensor:
         """Return the term of the loss, given the bare penalty."""
         return weight * penalty
 
@@ -193,13 +204,17 @@ class StopAfter(AbstractSchedule):
         """Return what the inner schedule remembers."""
         return self.schedule.start(initial)
 
-    def observe(self, state: State, measured: dict[str, float]) -> State:
+    def observe(self, state: State, measured: dict[str, float], *, is_cut: bool = False) -> State:
         """Hand the measurements on."""
-        return self.schedule.observe(state, measured)
+        return self.schedule.observe(state, measured, is_cut=is_cut)
 
-    def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None) -> Tensor:
+    def obstacle(self, state: State, measured: dict[str, float], *, is_cut: bool = False) -> str | None:
+        """Return what the inner schedule returns."""
+        return self.schedule.obstacle(state, measured, is_cut=is_cut)
+
+    def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None, state: State = ()) -> Tensor:
         """Leave it to the inner schedule."""
-        return self.schedule.weigh(penalty, weight, task_loss)
+        return self.schedule.weigh(penalty, weight, task_loss, state)
 
     def for_run(self, num_steps: int, steps_per_epoch: int) -> StopAfter:
         """Return the schedule with its end as a step."""
@@ -215,6 +230,10 @@ class ClosedLoop(AbstractSchedule):
     exp(rate * e) at each measurement, and gamma is the base times exp(gain * e). The integral finds the level; the
     proportional part damps it, as a network answers to gamma with a delay. e is kept within ± 2 so that one bad batch
     cannot throw it off. Feed it with `regularizer.observe` at every step.
+
+    A guard keeps the penalty below a share of the task loss: at first `first_share`, so that a start with a large
+    Jacobian does not drown the task. As long as the guard alone keeps gamma from rising, the base weight stays where it
+    is, and the share grows by the same rule up to `max_share`; it shrinks again below the target.
     """
 
     target: float = 1e-2
@@ -228,14 +247,16 @@ class ClosedLoop(AbstractSchedule):
     """Strength with which the weight of the penalty (gamma) answers to each single measurement."""
     minimum: float = 1e-3
     """Smallest weight of the penalty (gamma)."""
-    maximum: float = 100.0
+    maximum: float = 1e4
     """Largest weight of the penalty (gamma)."""
-    max_share: float = 0.5
-    """Most that the penalty may be in the loss, as a multiple of the task loss (`task_loss` of the call), or of that at
-    the first step with a penalty where this was larger."""
+    max_share: float = 100.0
+    """Most that the penalty may ever be in the loss, as a multiple of the task loss (`task_loss` of the call), or of
+    that at the first step with a penalty where this was larger."""
+    first_share: float = 0.5
+    """Most that the penalty may be at first, as a multiple of the same loss; at most `max_share`."""
 
     def __post_init__(self) -> None:
-        for name in ("target", "rate", "gain", "minimum", "max_share"):
+        for name in ("target", "rate", "gain", "minimum", "max_share", "first_share"):
             check_positive(name, getattr(self, name))
         if not self.maximum >= self.minimum:
             raise ValueError(f"maximum is {self.maximum!r}; it must be at least minimum ({self.minimum!r}).")
@@ -247,35 +268,58 @@ class ClosedLoop(AbstractSchedule):
         return True
 
     def start(self, initial: float) -> State:
-        """Return base weight and gamma before the first measurement."""
+        """Return base weight, gamma and share of the guard before the first measurement."""
         base = max(initial, self.minimum)
-        return base, base
+        return base, base, min(self.first_share, self.max_share)
 
     def weight(self, initial: float, step: int, state: State = ()) -> float:
         """Return gamma after the last measurement."""
-        _, gamma = state or self.start(initial)
+        _, gamma, _ = state or self.start(initial)
         return gamma
 
     def is_active(self, initial: float) -> bool:
         """Return True: the loop raises gamma from any start."""
         return True
 
-    def observe(self, state: State, measured: dict[str, float]) -> State:
-        """Return base weight and gamma after one measurement, if it is of what is held."""
-        return self.correct(state[0], measured[self.observed]) if self.observed in measured else state
+    def observe(self, state: State, measured: dict[str, float], *, is_cut: bool = False) -> State:
+        """Return base weight, gamma and share after one measurement, if it is of what is held."""
+        if self.observed not in measured:
+            return state
+        base, _, share = state
+        error = self._error(measured[self.observed])
+        if is_cut or error < 0:
+            smallest = min(self.first_share, self.max_share)
+            share = min(max(share * math.exp(self.rate * error), smallest), self.max_share)
+        # What the guard cuts off anyway must not pile up: it would be left when the target is reached.
+        return (*self._correct(base, error, rate=0.0 if is_cut and error > 0 else self.rate), share)
+
+    def obstacle(self, state: State, measured: dict[str, float], *, is_cut: bool = False) -> str | None:
+        """Return which bound is reached above the target: "max_share" or "maximum"."""
+        base, _, share = state
+        if self.observed not in measured or self._error(measured[self.observed]) <= 0:
+            return None
+        if is_cut and share >= self.max_share:
+            return "max_share"
+        return "maximum" if base >= self.maximum else None
 
     def correct(self, base: float, measured: float) -> tuple[float, float]:
         """Return base weight and gamma after one measurement; one that is not finite counts as far above the target."""
+        return self._correct(base, self._error(measured), rate=self.rate)
+
+    def _error(self, measured: float) -> float:
+        """Return the logarithm of measured / target, within ± 2."""
         if 0 < measured < math.inf:
-            error = min(max(math.log(measured / self.target), -2.0), 2.0)
-        else:
-            error = -2.0 if measured <= 0 else 2.0
-        base = min(max(base * math.exp(self.rate * error), self.minimum), self.maximum)
+            return min(max(math.log(measured / self.target), -2.0), 2.0)
+        return -2.0 if measured <= 0 else 2.0
+
+    def _correct(self, base: float, error: float, *, rate: float) -> tuple[float, float]:
+        base = min(max(base * math.exp(rate * error), self.minimum), self.maximum)
         return base, min(max(base * math.exp(self.gain * error), self.minimum), self.maximum)
 
-    def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None) -> Tensor:
+    def weigh(self, penalty: Tensor, weight: float, task_loss: Tensor | float | None, state: State = ()) -> Tensor:
         """Return the term of the loss, held below a share of a task loss: the regularizer says of which."""
         if task_loss is None:
             return weight * penalty
-        limit = self.max_share * torch.as_tensor(task_loss).detach().abs() / penalty.detach()
+        _, _, share = state or self.start(weight)
+        limit = share * torch.as_tensor(task_loss).detach().abs() / penalty.detach()
         return torch.clamp(limit.to(penalty), max=weight) * penalty

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .._internal.autocast import without_autocast
+from .._internal.independence import check_products
 from .._internal.unsupported import outside_of_graphs
 from .._internal.validation import check_choice, check_count
 from ..equilibrium import Equilibrium
@@ -79,6 +80,8 @@ def spectral_radius(
     _check_tol(tol)
     check_choice("method", method, get_args(Method))
     linearization = linearize(eq)
+    if eq.batch_dims:
+        check_products(eq.f, linearization.vjp, linearization.fz.detach())
     point, start = ScaledJacobian(linearization), random_units(linearization.fz, generator)
     with torch.no_grad(), without_autocast(linearization.layout):
         if method == "arnoldi":
@@ -114,6 +117,8 @@ def operator_norm(
     check_count("max_products", max_products, minimum=2)
     _check_tol(tol)
     linearization = linearize(eq)
+    if eq.batch_dims:
+        check_products(eq.f, linearization.vjp, linearization.fz.detach())
     point, start = ScaledJacobian(linearization), random_units(linearization.fz, generator)
     with torch.no_grad(), without_autocast(linearization.layout):
         return _lanczos_norm(point, start, max_products, tol)
@@ -127,7 +132,7 @@ def _check_tol(tol: float) -> None:
 def _arnoldi_radius(point: ScaledJacobian, start: Tensor, max_products: int, tol: float, memory: int) -> Estimate:
     dim = start.shape[1]
     space = Arnoldi(start, min(memory, max_products, dim))
-    kept, seed = _Kept(space.norm, tol), torch.ones(start.shape[0], 1, dtype=torch.float64)
+    kept, seed = _Kept(space.norm, tol), torch.ones(start.shape[0], 1, dtype=torch.float64, device="cpu")
     num_products = 0
     while True:
         space.extend(point.vjp(space.newest))
@@ -252,7 +257,7 @@ def _power_radius(point: ScaledJacobian, start: Tensor, max_products: int, metho
     spread = late.std(dim=0) / math.sqrt(late.shape[0]) if late.shape[0] > 1 else mean + math.inf
     value = mean.exp()
     error = torch.where(value > 0, value * (3 * drift + 2 * spread), 0)
-    return point.estimate(value, error.nan_to_num(math.inf, math.inf), max_products)
+    return point.estimate(value, error, max_products)
 
 
 def _lanczos_norm(point: ScaledJacobian, start: Tensor, max_products: int, tol: float) -> Estimate:
@@ -271,9 +276,9 @@ def _lanczos_norm(point: ScaledJacobian, start: Tensor, max_products: int, tol: 
         values = torch.linalg.eigvalsh((square + square.mT) / 2).clamp(min=0)
         below = hessenberg.diagonal(offset=-1, dim1=1, dim2=2)
         value = torch.where(failed, math.nan, values[:, -1].sqrt())
-        rounding = 10 * torch.finfo(start.dtype).eps * value
         # In all dimensions nothing is hidden.
-        error = rounding if step == dim else (values[:, -1] + _hidden(values, below, dim)).sqrt() - value + rounding
+        hidden = torch.zeros_like(value) if step == dim else _hidden(values, below, dim)
+        error = (values[:, -1] + hidden).sqrt() - value
         if kept.update(value.to(start), error.to(start)):
             break
     return point.estimate(kept.value, kept.error, 2 * space.size)

@@ -8,6 +8,7 @@ any number of processes, with or without shards, reads them.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -75,7 +76,7 @@ class Checkpoint:
         return self.state["step"]
 
     def map_tensors(self, change: Callable[[Place, Tensor], Any]) -> Checkpoint:
-        """Return the checkpoint with something else in the place of each tensor."""
+        """Return the checkpoint with something else instead of each tensor."""
         return Checkpoint(
             weights=_map_tensors(self.weights, change, ("weights",)),
             average=_map_tensors(self.average, change, ("average",)),
@@ -117,7 +118,10 @@ class CheckpointFolder:
 
     def _make_room(self, temporary: Path) -> None:
         """Make the empty folder that a checkpoint is written to."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        if self.path.is_symlink():
+            raise OSError(errno.ELOOP, f"{self.path.name} is a link")
+        # Without its parents: a run whose folder is gone does not come back as a folder of checkpoints.
+        self.path.mkdir(exist_ok=True)
         for step, folder in self._folders().items():
             # What a crash left about to be replaced gets its name again; only who writes may do that.
             if folder.name != _name(step):
@@ -261,7 +265,7 @@ def _map_tensors(value: Any, change: Callable[[Place, Tensor], Any], place: Plac
 
 
 def _split(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return all weights and all that is sharded by name, and the state with None in the place of what was taken."""
+    """Return all weights and all that is sharded by name, and the state with None instead of what was taken."""
     tensors: dict[str, Tensor] = {}
 
     def take(place: Place, tensor: Tensor) -> Tensor | None:

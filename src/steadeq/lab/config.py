@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from .._internal.validation import check_count, check_dropout, check_not_negative
-from ..adjoints import AbstractAdjoint, Implicit, Shine
+from ..adjoints import AbstractAdjoint, Implicit
 from ..jacobian import AbstractRegularizer, ClosedLoop, JacobianRegularizer, StopAfter
 from ..models import AbstractModelConfig
-from ..solvers import GMRES, AbstractDepth, AbstractSolver, Anderson, Broyden
+from ..solvers import GMRES, AbstractDepth, AbstractSolver, Anderson
 from .data import AbstractDataConfig
 from .optimizers import AbstractOptimizer, Adam
 from .seeds import derive_seed
@@ -44,10 +44,11 @@ class RandomBudget:
     def draw(self, solver: AbstractSolver, *, seed: int, step: int) -> AbstractSolver:
         """Return the solver with the budget of a step, which is the same on all processes."""
         if self.depth is not None:
-            # With a single evaluation, which tells the residual, the start is returned and nothing is learned.
-            return replace(solver, max_evals=max(self.depth.draw(step, seed=seed), 2))
+            # With a single evaluation, solvers but `Loop` only measure the start, and nothing is learned.
+            least = 1 if solver.returns_image else 2
+            return solver.with_max_evals(max(self.depth.draw(step, seed=seed), least))
         change = random.Random(derive_seed(seed, "budget", step)).randint(self.low, self.high)
-        return replace(solver, max_evals=solver.max_evals + change)
+        return solver.with_max_evals(solver.max_evals + change)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +97,9 @@ class LoopConfig:
     max_bad_steps: int = 10
     """Number of steps in a row with a loss or gradient that is not finite after which the run stops; until then they
     are skipped."""
+    stop_diverged: bool = False
+    """Stop a run that has diverged although its numbers are finite: one whose forward residual is above 0.5, or whose
+    loss is worse than for a model that knows only the frequencies of the targets, for 500 steps in a row."""
     device: str = "auto"
     """Device to train on: cpu, cuda, cuda:1 or another of torch; auto takes a GPU if there is one."""
     init_from: Path | None = None
@@ -131,6 +135,12 @@ class LogConfig:
     """Number of checkpoints that are kept; older ones are deleted."""
     tensorboard: bool = False
     """Write TensorBoard events, next to metrics.jsonl (needs the extra `tensorboard`)."""
+    wandb: bool = False
+    """Send metrics to Weights & Biases too (needs the package wandb); WANDB_MODE=offline keeps them in the run's
+    folder."""
+    mlflow: bool = False
+    """Send metrics to MLflow too (needs the package mlflow): to MLFLOW_TRACKING_URI, or else a database in the run's
+    folder."""
 
     def __post_init__(self) -> None:
         for name in ("every", "eval_batch_size", "spectrum_products", "keep_checkpoints"):
@@ -179,8 +189,7 @@ class TrainConfig:
                 raise ValueError(
                     f"data.{name} is missing; {type(self.data).__name__} needs the class attribute {name}."
                 )
-        if isinstance(self.adjoint, Shine) and not isinstance(self.solver, Broyden):
-            raise ValueError("adjoint Shine uses what Broyden learned: it needs solver Broyden.")
+        self.adjoint.check_solver(self.solver)
         low, max_evals = self.budget.low, self.solver.max_evals
         if max_evals + low < 1:
             raise ValueError(f"budget.low is {low}; solver.max_evals ({max_evals}) plus it must be at least 1.")
@@ -200,5 +209,5 @@ class TrainConfig:
         """Return the config with another budget of evaluations, forward and backward."""
         adjoint = self.adjoint
         if isinstance(adjoint, Implicit):
-            adjoint = replace(adjoint, solver=replace(adjoint.solver, max_evals=max_evals))
-        return replace(self, solver=replace(self.solver, max_evals=max_evals), adjoint=adjoint)
+            adjoint = replace(adjoint, solver=adjoint.solver.with_max_evals(max_evals))
+        return replace(self, solver=self.solver.with_max_evals(max_evals), adjoint=adjoint)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import logging
 import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -16,21 +17,34 @@ import torch
 from .. import __version__
 from .checkpoint import CheckpointFolder
 from .config import TrainConfig
-from .errors import InputError
+from .errors import InputError, RunError
 from .files import write_atomically
 from .runs import Session, read_config, sessions_from_json, sessions_to_json
 from .serialization import config_to_json
 
-_WRITTEN = ("config.json", "environment.json", "metrics.jsonl", "checkpoints", "tensorboard")
+log = logging.getLogger(__name__)
+
+_GETPATH = 50
+"""The request of `fcntl` that macOS answers with the name of an open file; Linux has it in /proc."""
+_WRITTEN = ("config.json", "environment.json", "metrics.jsonl", "checkpoints", "tensorboard", "wandb", "mlflow")
 """What a trainer writes in the folder."""
 
 
 class RunFolder:
-    """A run's folder, for who trains in it; `steadeq.lab.runs.RunRecord` is what it says to who reads it."""
+    """A run's folder, for who trains in it; `steadeq.lab.runs.RunRecord` is what it says to who reads it.
+
+    Who trains holds the folder by `lock`, and asks `locate` for its name before each write.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.metrics_path = path / "metrics.jsonl"
+        """Where it was when it was last looked for."""
+        self._handle: int | None = None
+
+    @property
+    def metrics_path(self) -> Path:
+        """The file of metrics."""
+        return self.path / "metrics.jsonl"
 
     @classmethod
     def create(cls, path: Path, config: TrainConfig) -> RunFolder:
@@ -58,7 +72,7 @@ class RunFolder:
 
     def replace_config(self, config: TrainConfig) -> None:
         """Give the run another config, as when it is to be longer."""
-        path = self.path / "config.json"
+        path = self.locate() / "config.json"
         check_plain(path)
         write_atomically(path, config_to_json(config))
 
@@ -68,7 +82,7 @@ class RunFolder:
 
     def record_environment(self, *, device: str, world_size: int) -> None:
         """Note in environment.json with what the run is made; each session adds its own."""
-        path = self.path / "environment.json"
+        path = self.locate() / "environment.json"
         check_plain(path)
         try:
             sessions = sessions_from_json(path.read_text())
@@ -88,29 +102,83 @@ class RunFolder:
         )
         write_atomically(path, sessions_to_json([*sessions, session]))
 
+    def locate(self) -> Path:
+        """Return where the folder is now: one that is moved while it is held is followed, and nothing in its place is.
+
+        Raises:
+            RunError: It is held, and gone.
+        """
+        if self._handle is None:
+            return self.path
+        if not self._is_at(self.path):
+            path = _name_of(self._handle)
+            if path is None or not self._is_at(path):
+                raise RunError(
+                    f"The run's folder {self.path} is gone: it was removed, or moved to another disk, and nothing was "
+                    "saved since. If there is a copy of it, --resume continues that."
+                )
+            log.warning("The run's folder %s was moved; it is now %s.", self.path, path)
+            self.path = path
+        try:
+            # By the handle, as the folder may be moved at any time.
+            os.stat("config.json", dir_fd=self._handle)
+        except OSError as error:
+            raise RunError(
+                f"{self.path / 'config.json'} was removed; without it, nothing saved could be resumed."
+            ) from error
+        return self.path
+
+    def _is_at(self, path: Path) -> bool:
+        """Return whether a name leads to the folder that is held."""
+        assert self._handle is not None
+        try:
+            return os.path.samestat(path.stat(), os.fstat(self._handle))
+        except OSError:
+            return False
+
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep other processes from training in the same folder; the lock dies with the process.
+    def lock(self, *, exclusive: bool = True) -> Iterator[None]:
+        """Hold the folder, and keep other processes from training in it; the lock dies with the process.
 
         A folder in which something that a run writes is a link is refused.
+
+        Args:
+            exclusive: False for a process of a job whose main process keeps the others out.
         """
         path = self.path / ".lock"
         check_plain(path)
         for name in _WRITTEN:
             check_no_link(self.path / name)
-        try:
-            # Not through a link, should there be one by now, and without touching what is in the file.
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise InputError(f"The run's folder {self.path} cannot be written: {error.strerror}.") from error
-        try:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(self._release)
+                # Not through a link, should there be one by now, and without touching what is in the file.
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+                stack.callback(os.close, lock)
             except OSError as error:
-                raise InputError(f"Another process is training in {self.path}.") from error
+                raise InputError(f"The run's folder {self.path} cannot be written: {error.strerror}.") from error
+            if exclusive:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    raise InputError(f"Another process is training in {self.path}.") from error
             yield
-        finally:
-            os.close(handle)
+
+    def _release(self) -> None:
+        assert self._handle is not None
+        os.close(self._handle)
+        self._handle = None
+
+
+def _name_of(handle: int) -> Path | None:
+    """Return the name that an open folder has now, as far as the system tells."""
+    try:
+        if sys.platform == "darwin":
+            return Path(os.fsdecode(fcntl.fcntl(handle, _GETPATH, bytes(1024)).rstrip(b"\0")))
+        return Path(os.readlink(f"/proc/self/fd/{handle}"))
+    except OSError:
+        return None
 
 
 def check_no_link(path: Path) -> None:

@@ -11,9 +11,17 @@ from typing import Any
 from .config import TrainConfig
 from .data import Splits, Vocabulary, fingerprint
 from .errors import InputError
-from .serialization import join, to_dict
+from .serialization import has_default, join, to_dict
 
-_FREE = {"recipe", "loop.device", "log.checkpoint_every", "log.keep_checkpoints", "log.tensorboard"}
+_FREE = {
+    "recipe",
+    "loop.device",
+    "log.checkpoint_every",
+    "log.keep_checkpoints",
+    "log.mlflow",
+    "log.tensorboard",
+    "log.wandb",
+}
 """Fields of a config that do not change what is computed."""
 
 
@@ -46,10 +54,12 @@ class Identity:
         return hashlib.blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=16).hexdigest()
 
     def check_config(self, config: TrainConfig, path: Path) -> None:
-        """Refuse another config than that of the checkpoint."""
+        """Refuse a config that differs from the one in the checkpoint."""
         old, new = self.config, _flatten(to_dict(config))
         for name in old | new:
-            if old.get(name) != new.get(name):
+            # A field that is younger than the run has its default: that is what the run was made with.
+            is_younger = name not in old and has_default(config, name)
+            if old.get(name) != new.get(name) and not is_younger:
                 raise InputError(
                     f"{path / 'config.json'} is no longer the config of the checkpoint: {name} is {new.get(name)} "
                     f"there, and was {old.get(name)}; put it back, or train anew in another folder."
@@ -64,7 +74,7 @@ class Identity:
             )
 
     def check_vocabulary(self, digest: str | None, path: Path) -> None:
-        """Refuse another vocabulary than that of the checkpoint."""
+        """Refuse a vocabulary that differs from the one of the checkpoint."""
         if self.vocabulary != digest:
             raise InputError(
                 f"{path} was trained with another vocabulary: its numbers stand for other tokens than those of the "

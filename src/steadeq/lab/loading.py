@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from ..models import PretrainedModel
-from ..models.pretrained import is_pretrained
+from ..models.pretrained import find_not_finite, is_pretrained
 from ..nn import DEQ
 from .config import TrainConfig
+from .data import AbstractTextConfig, MapDataset, fingerprint
 from .errors import InputError, RunError
 from .folder import RunFolder
 from .identity import Identity
 from .recipes import load_recipe
 from .seeds import derive_seed
-from .shards import is_sharded
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +33,14 @@ class TrainedModel:
     """Step at which it was saved."""
     identity: Identity | None = None
     """What the run is tied to; None if its checkpoints do not say."""
+
+    def check_samples(self, split: str, dataset: MapDataset) -> None:
+        """Refuse other samples of a split than those of the run, and such whose numbers stand for other words."""
+        if self.identity is None:
+            return
+        if isinstance(data := self.config.data, AbstractTextConfig):
+            self.identity.check_vocabulary(data.vocabulary().digest(), self.path)
+        self.identity.check_data(split, fingerprint(dataset), self.path)
 
 
 def load_model(
@@ -51,8 +58,9 @@ def load_model(
             it.
 
     Raises:
-        InputError: There is no such run or model, it has no checkpoint, or it needs the recipe.
-        RunError: All of its checkpoints are damaged, or a weight is not finite.
+        InputError: There is no such run or model, it has no checkpoint, it needs the recipe, or a weight of a model's
+            folder is not finite.
+        RunError: All checkpoints of the run are damaged, or a weight is not finite.
     """
     path = Path(run)
     if not is_pretrained(path):
@@ -65,7 +73,6 @@ def load_model(
         model = PretrainedModel.from_pretrained(path)
     except ValueError as error:
         raise InputError(str(error)) from error
-    _check_finite(model, str(path))
     return model.to(device)
 
 
@@ -109,24 +116,18 @@ def build_model(config: TrainConfig) -> nn.Module:
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Copy weights into a model; those of another model are an InputError, and such that are not finite a RunError."""
-    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    own, given = (
+        {name: _kind(tensor) for name, tensor in tensors.items()} for tensors in (model.state_dict(), weights)
+    )
     for name in sorted({*own, *given}):
         if own.get(name) != given.get(name):
-            ours, theirs = (str(shapes.get(name, "missing")) for shapes in (own, given))
+            ours, theirs = (kinds.get(name, "missing") for kinds in (own, given))
             raise InputError(f"The checkpoint belongs to another model: {name} is {theirs} there and {ours} here.")
     model.load_state_dict(weights)
-    _check_finite(model, "The checkpoint")
+    if (found := find_not_finite(model)) is not None:
+        raise RunError(f"The checkpoint cannot be used: its {found} is not finite; train it anew.")
 
 
-def _check_finite(model: nn.Module, source: str) -> None:
-    """Refuse weights that are not finite: a solver would return its start, which looks like a result."""
-    tensors = [("weight", *named) for named in model.named_parameters()]
-    tensors += [("buffer", *named) for named in model.named_buffers()]
-    for kind, name, tensor in tensors:
-        # A buffer may hold -inf, as masks do.
-        is_bad = ~(tensor.isfinite() if kind == "weight" else tensor < math.inf)
-        count = is_bad.sum()
-        # Of a sharded weight, so that all processes refuse it.
-        if count.full_tensor() if is_sharded(count) else count:  # pyright: ignore
-            raise RunError(f"{source} cannot be used: its {kind} {name} is not finite; train it anew.")
+def _kind(tensor: Tensor) -> str:
+    """Return the shape and the dtype of a tensor, which nothing is cast to, or from, in silence."""
+    return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"

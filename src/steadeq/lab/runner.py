@@ -29,6 +29,8 @@ from .train.display import Display, LastingDisplay, choose_display
 from .train.evaluation import sweep_budgets, write_evaluation
 
 _SHOW_SECONDS = 0.2
+_ONLY_STOPS = "loop.stop_diverged"
+"""What decides how long a run goes on, and nothing about its steps."""
 
 
 # One run
@@ -39,7 +41,7 @@ def run_state(path: Path, config: TrainConfig) -> str:
     if not RunFolder(path).exists():
         return "missing"
     record = RunRecord.read(path)
-    if differences(record.config, config):
+    if any(field != _ONLY_STOPS for field, _, _ in differences(record.config, config)):
         return "another config"
     if record.has_diverged:
         return "diverged"

@@ -67,6 +67,10 @@ class TrainLine:
     """Norm of the gradient before it is clipped."""
     regularizer_weight: float | None = None
     """Weight gamma of the penalty."""
+    penalty_cut: float | None = None
+    """Share of the steps at which the guard of a closed loop made the penalty smaller than its weight says."""
+    penalty_held_back: float | None = None
+    """Share of the steps at which a bound of a closed loop kept it above its target."""
     learning_rate: float | None = None
     """Learning rate of the optimizer."""
     seconds: float | None = None
@@ -162,7 +166,7 @@ def sessions_from_json(text: str) -> tuple[Session, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRow(_Measured):
-    """What a model came to with one budget of evaluations."""
+    """Numbers of a model at one budget of evaluations."""
 
     max_evals: int
     """The budget; 0 for an explicit network, which solves nothing."""

@@ -170,7 +170,7 @@ def class_path(kind: type) -> str:
 
 
 def class_name(kind: type) -> str:
-    """Return the name of a class on the command line: that of the model, for the config of a model.
+    """Return the name of a class on the command line; for the config of a model, the name of the model.
 
     Example:
         >>> from steadeq import Anderson
@@ -248,6 +248,24 @@ def flatten(config: Any, where: str = "") -> dict[str, Any]:
     return flat
 
 
+def has_default(config: Any, name: str) -> bool:
+    """Return whether a field, given by its full name, has the default value of its class.
+
+    Example:
+        >>> from .config import LoopConfig
+        >>> has_default(LoopConfig(seed=1), "seed"), has_default(LoopConfig(seed=1), "compile")
+        (False, True)
+    """
+    first, _, rest = name.partition(".")
+    field = next((field for field in init_fields(config) if field.name == first), None)
+    if field is None:
+        return False
+    if rest:
+        return has_default(getattr(config, first), rest)
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return getattr(config, first) == default
+
+
 def differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
     """Return (field, value in a, value in b) where two configs differ.
 
@@ -297,7 +315,10 @@ def inherited_values(old: Any, kind: type) -> dict[str, Any]:
     if not dataclasses.is_dataclass(old):
         return {}
     common = [base for base in type(old).__mro__ if base in kind.__mro__ and dataclasses.is_dataclass(base)]
-    return {field.name: getattr(old, field.name) for base in common[:1] for field in init_fields(base)}
+    # A class may derive a field of its base from others.
+    taken = {field.name for field in init_fields(kind)}
+    names = [field.name for base in common[:1] for field in init_fields(base) if field.name in taken]
+    return {name: getattr(old, name) for name in names}
 
 
 def flag_of(name: str) -> str:

@@ -40,6 +40,11 @@ class Interruption:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
+            # Whoever handled it before knows whether it stops the process for good.
+            previous = self._previous[number]
+            if callable(previous):
+                previous(number, frame)
+                return
             raise KeyboardInterrupt
         self.requested = True
 

@@ -45,7 +45,7 @@ class AbstractTask(ABC):
         return scores[0]
 
     def measure(self, output: Any, target: Tensor) -> Tensor:
-        """Return the metric: (B,) that of each sample, where it is a mean over samples, and else that of the batch."""
+        """Return the metric: (B,) values where it is a mean over samples, and else one for the batch."""
         scores = self.scores(output, target, self.losses(output, target)).double()
         if type(self).summarize is AbstractTask.summarize:
             return scores

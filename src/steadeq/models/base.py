@@ -65,7 +65,7 @@ class AbstractModelConfig(ABC):
         """Return the config of a model that was given a config, some fields, or both.
 
         Args:
-            config: The config; by default that of the default values.
+            config: The config; by default one with the default values.
             fields: Values that take the place of the config's.
 
         Raises:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._internal.validation import check_count
+from .._internal.validation import check_choice, check_count
 from ..adjoints import AbstractAdjoint, Implicit
 from ..nn import DEQ
 from ..solvers import GMRES, AbstractSolver, Anderson
 from .base import AbstractEquilibriumModel, AbstractModelConfig
+
+Activation = Literal["relu", "softplus"]
 
 
 class ConvCell(nn.Module):
@@ -25,10 +27,12 @@ class ConvCell(nn.Module):
         channels: Number of channels of the state.
         hidden: Number of channels between the two convolutions.
         groups: Number of groups of every GroupNorm.
+        activation: What stands instead of ReLU, if it is not that.
     """
 
-    def __init__(self, *, channels: int, hidden: int, groups: int) -> None:
+    def __init__(self, *, channels: int, hidden: int, groups: int, activation: Activation = "relu") -> None:
         super().__init__()
+        self.activation = {"relu": F.relu, "softplus": F.softplus}[activation]
         self.conv1 = nn.Conv2d(channels, hidden, 3, padding=1, bias=False)
         self.conv2 = nn.Conv2d(hidden, channels, 3, padding=1, bias=False)
         self.norm1 = nn.GroupNorm(groups, hidden)
@@ -37,8 +41,8 @@ class ConvCell(nn.Module):
 
     def forward(self, z: Tensor, x: Tensor) -> Tensor:
         """Map a state and the encoded input, both (B, channels, H, W), to a new state."""
-        h = F.relu(self.norm1(self.conv1(z)))
-        return self.norm3(F.relu(x + self.norm2(self.conv2(h))))
+        h = self.activation(self.norm1(self.conv1(z)))
+        return self.norm3(self.activation(x + self.norm2(self.conv2(h))))
 
 
 class ConvDEQ(AbstractEquilibriumModel):
@@ -73,9 +77,12 @@ class ConvDEQ(AbstractEquilibriumModel):
         """Stride of the convolution that encodes the images: 1 keeps their resolution, 2 halves it."""
         num_classes: int = 10
         """Number of classes to tell apart."""
+        activation: Activation = "relu"
+        """Activation of the cell; "softplus" is smooth."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
+            check_choice("activation", self.activation, get_args(Activation))
             for name in ("image_channels", "channels", "hidden", "groups", "stride", "num_classes"):
                 check_count(name, getattr(self, name))
             for name in ("channels", "hidden"):
@@ -101,7 +108,9 @@ class ConvDEQ(AbstractEquilibriumModel):
             nn.Conv2d(config.image_channels, config.channels, 3, stride=config.stride, padding=1, bias=False),
             nn.GroupNorm(config.groups, config.channels),
         )
-        cell = ConvCell(channels=config.channels, hidden=config.hidden, groups=config.groups)
+        cell = ConvCell(
+            channels=config.channels, hidden=config.hidden, groups=config.groups, activation=config.activation
+        )
         self.layer = DEQ(cell, solver=solver, adjoint=adjoint)
         self.head = nn.Linear(config.channels * 16, config.num_classes)
 

@@ -20,6 +20,9 @@ class LoopedBlock(nn.Module):
     """A residual block that sees the input at every step: h = adapter(z, x), f(z; x) = h + conv(ReLU(conv(h))).
 
     Nothing bounds it: there is no normalization, as in many blocks that are looped by hand.
+
+    Args:
+        channels: Channels of the state and of the input.
     """
 
     def __init__(self, channels: int) -> None:

@@ -1,6 +1,6 @@
 """Models with the weights of the authors' checkpoints: `locuslab/deq`, `locuslab/mdeq`, torchdeq's zoo and more.
 
-A checkpoint has no config. What the shapes of its weights tell is inferred from them; the rest is that of a preset with
+A checkpoint has no config. What the shapes of its weights tell is inferred from them; the rest comes from a preset with
 the same shapes. Nothing in a file is ever executed.
 """
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import math
 import pickle
 import re
 import tempfile
+import threading
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -23,9 +26,14 @@ from ..nn import DEQ
 from ..solvers import AbstractSolver
 from ._saved import check_saved
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 _CLASS = "class"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_NAMES = ("ETag", "X-Linked-Etag", "X-Repo-Commit", "X-Xet-Hash")
+"""Headers of a Hub of which its client makes names of files."""
+_HUB_NAME = re.compile(r'(W/)?"?\w[\w.-]{0,127}"?')
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Dtypes of weights that a model computes with."""
 _M = TypeVar("_M", bound="PretrainedModel")
 
 
@@ -48,13 +56,16 @@ class PretrainedModel(nn.Module):
     config: Any
     """The sizes."""
 
-    def save_pretrained(self, folder: Path | str) -> None:
-        """Write config.json and model.safetensors; a model that was saved there before is replaced.
+    def save_pretrained(self, folder: Path | str, *, card: str = "") -> None:
+        """Write config.json, model.safetensors and a model card; a model that was saved there before is replaced.
 
-        Solver and adjoint are no part of it. Parameters that are shared are written once.
+        Solver and adjoint are not saved. Parameters that are shared are written once. The card, README.md, says
+        what the model is and how to load it; `steadeq save` adds what is known of a run. One that
+        somebody else wrote is left as it is.
 
         Args:
             folder: The folder, which is made if there is none.
+            card: Markdown for the card, such as what the model was trained on and how well it does.
 
         Raises:
             ValueError: The folder cannot be written, or has a config.json of something else.
@@ -69,9 +80,11 @@ class PretrainedModel(nn.Module):
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path, prefix=".") as temporary:
-                parts = [Path(temporary, name) for name in (WEIGHTS, CONFIG)]
+                names = (WEIGHTS, CONFIG) if _has_own_card(path) else (WEIGHTS, CARD, CONFIG)
+                parts = [Path(temporary, name) for name in names]
                 parts[0].write_bytes(_require_safetensors().save(weights, {"format": "pt"}))
-                parts[1].write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+                Path(temporary, CARD).write_text(_card(self, card), encoding="utf-8")
+                parts[-1].write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
                 # In this order, so that there never is a config next to the weights of another model.
                 (path / CONFIG).unlink(missing_ok=True)
                 for part in parts:
@@ -102,19 +115,19 @@ class PretrainedModel(nn.Module):
                 as `dropout`.
 
         Raises:
-            ValueError: There is no such folder or model, or its files are not what they should be.
+            ValueError: There is no such folder or model, its files are not what they should be, or a weight is not
+                finite.
             TypeError: There is no such field, or the model has no use for a solver or an adjoint.
         """
         path = _locate(folder)
         config = _read_config(path / CONFIG, cls)
         weights = read_weights(path / WEIGHTS)
-        model = config.resolve(config, fields).build()
-        own = _distinct(model)
-        if problems := list(_differences(own, weights)):
-            raise ValueError(f"{path / WEIGHTS} does not fit {model.config!r}: {'; '.join(problems)}.")
-        for name, tensor in own.items():
+        model = _build_fitting(config.resolve(config, fields), weights, path)
+        for name, tensor in _distinct(model).items():
             # What is shared stays shared, and the dtype is the one that was saved.
             tensor.data = weights[name]
+        if (found := find_not_finite(model)) is not None:
+            raise ValueError(f"{path} cannot be used: its {found} is not finite; train it anew.")
         for name, value in (("solver", solver), ("adjoint", adjoint)):
             if value is not None:
                 if not isinstance(layer := getattr(model, "layer", None), DEQ):
@@ -140,6 +153,37 @@ class PretrainedModel(nn.Module):
             self.save_pretrained(temporary)
             api.create_repo(repo_id, private=private, exist_ok=True)
             return str(api.upload_folder(repo_id=repo_id, folder_path=temporary))
+
+
+_HEADER = "---\nlibrary_name: steadeq"
+
+
+def _has_own_card(folder: Path) -> bool:
+    """Return whether a folder has a README.md that is not of ours."""
+    path = folder / CARD
+    return path.is_file() and not path.read_text(encoding="utf-8", errors="replace").startswith(_HEADER)
+
+
+def _card(model: PretrainedModel, more: str) -> str:
+    """Return the text of a model card, with the header that the Hugging Face Hub reads."""
+    name, home = type(model).__name__, type(model).__module__
+    # Where users import it from.
+    home = "steadeq.models" if home.startswith("steadeq.models") else home
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return f"""{_HEADER}
+tags: [deep-equilibrium-model]
+---
+
+# {name}
+
+A {name} of [steadeq](https://github.com/steadeq/steadeq) with {count:,} parameters: `{model.config!r}`.
+
+```python
+from {home} import {name}
+
+model = {name}.from_pretrained("folder, or user/model on the Hugging Face Hub")
+```
+{f"{chr(10)}{more.strip()}{chr(10)}" if more else ""}"""
 
 
 def is_pretrained(folder: Path) -> bool:
@@ -227,9 +271,11 @@ def _read_config(path: Path, model_class: type) -> Any:
     name = content.pop(_CLASS)
     configs = (getattr(kind, "Config", None) for kind in _derived(model_class))
     known = {_class_path(kind): kind for kind in configs if kind is not None}
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         hint = suggestion(str(name), known)
-        raise ValueError(f"{path}: {_CLASS} is {name!r}, which is no {model_class.__name__} that is imported.{hint}")
+        raise ValueError(
+            f"{path}: {_CLASS} is {_shown(name)}, which is no {model_class.__name__} that is imported.{hint}"
+        )
     kind = known[name]
     hints = typing.get_type_hints(kind)
     fields = {field.name: field.type for field in dataclasses.fields(kind) if field.init}
@@ -239,7 +285,7 @@ def _read_config(path: Path, model_class: type) -> Any:
         if field not in content:
             raise ValueError(f"{path}: {field} is missing.")
         if not _fits(content[field], hints[field]):
-            raise ValueError(f"{path}: {field} is {content[field]!r}; it must be of type {text}.")
+            raise ValueError(f"{path}: {field} is {_shown(content[field])}; it must be of type {text}.")
     try:
         return kind(**content)
     except (TypeError, ValueError) as error:
@@ -257,7 +303,15 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
     if isinstance(value, bool):
         return hint is bool
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return False
     return isinstance(value, (int, float) if hint is float else hint)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a sentence can hold it."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 # Weights
@@ -271,8 +325,48 @@ def _distinct(model: nn.Module) -> dict[str, Tensor]:
     return dict(found.values())
 
 
-def _differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield what is wrong with the names and shapes of weights."""
+def _build_fitting(config: Any, weights: Mapping[str, Any], path: Path) -> Any:
+    """Return the model of a config, which is refused before it takes memory unless the weights are those of it."""
+    try:
+        try:
+            with torch.device("meta"), _no_more_parameters_than(len(weights)):
+                own = _distinct(config.build())
+        except (RuntimeError, TypeError) as error:
+            # Somebody's own network may ask for numbers, which are not there yet.
+            if "meta" not in str(error):
+                raise
+            own = _distinct(config.build())
+        problems = list(_differences(own, weights))
+        if not problems:
+            return config.build()
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].removesuffix(".")
+        raise ValueError(f"{path / CONFIG} describes no model that can be built: {reason}.") from error
+    shown = "; ".join(problems[:5]) + ("; ..." if len(problems) > 5 else "")
+    raise ValueError(f"{path / WEIGHTS} does not fit {config!r}: {shown}.")
+
+
+@contextmanager
+def _no_more_parameters_than(count: int) -> Iterator[None]:
+    """Stop who builds a model of more parameters than there are weights, as one of a billion layers would."""
+    # Tied parameters have several names, of which one is saved.
+    left, thread = 10 * count + 1000, threading.get_ident()
+
+    def note(module: nn.Module, name: str, parameter: Any) -> None:
+        nonlocal left
+        left -= threading.get_ident() == thread
+        if left < 0:
+            raise ValueError(f"it has more parameters than the {count} weights that are there")
+
+    hook = nn.modules.module.register_module_parameter_registration_hook(note)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _differences(own: Mapping[str, Tensor], given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the names, shapes and dtypes of weights."""
     for name in sorted(own.keys() | given.keys()):
         if name not in given:
             yield f"{name} is missing"
@@ -280,6 +374,32 @@ def _differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Iter
             yield f"{name} is left over"
         elif own[name].shape != given[name].shape:
             yield f"{name} has shape {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
+        elif not _is_computable(given[name].dtype, own[name].dtype):
+            yield f"{name} is {_dtype_name(given[name])} instead of {_dtype_name(own[name])}"
+
+
+def _is_computable(given: torch.dtype, own: torch.dtype) -> bool:
+    """Return whether a model can compute with a dtype instead of its own; none is cast."""
+    return given == own or (own in _FLOATS and given in _FLOATS)
+
+
+def find_not_finite(model: nn.Module) -> str | None:
+    """Return which weight or buffer is not finite, if one is: a solver would return its start, as if it were a result.
+
+    A buffer may hold -inf, as masks do.
+    """
+    tensors = [("weight", *named) for named in model.named_parameters()]
+    tensors += [("buffer", *named) for named in model.named_buffers()]
+    for kind, name, tensor in tensors:
+        count: Any = (~(tensor.isfinite() if kind == "weight" else tensor < math.inf)).sum()
+        # Of a sharded weight, so that all processes find it.
+        if count.full_tensor() if hasattr(count, "full_tensor") else count:
+            return f"{kind} {name}"
+    return None
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 # Packages that are optional
@@ -310,10 +430,30 @@ def _locate(folder: Path | str) -> Path:
         raise ValueError(f"{name} is no folder.")
     hub = _require_hub(f"{name} is no folder here, and looking for it on the Hugging Face Hub")
     try:
-        path = Path(hub.hf_hub_download(name, CONFIG)).parent
-        # The weights of the same commit.
-        hub.hf_hub_download(name, WEIGHTS, revision=path.name)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        with _checked_answers(hub.get_session()):
+            path = Path(hub.hf_hub_download(name, CONFIG)).parent
+            # The weights of the same commit.
+            hub.hf_hub_download(name, WEIGHTS, revision=path.name)
+    except Exception as error:
+        # What the client makes of an odd server: errors of its own, of three other packages, and failed assertions.
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{name} is no folder here, and cannot be read from the Hugging Face Hub: {reason}") from error
     return path
+
+
+@contextmanager
+def _checked_answers(session: Any) -> Iterator[None]:
+    """Refuse answers of a server by which its client would write outside of its cache."""
+    hooks = session.event_hooks["response"]
+    hooks.append(_check_answer)
+    try:
+        yield
+    finally:
+        hooks.remove(_check_answer)
+
+
+def _check_answer(response: Any) -> None:
+    for header in _HUB_NAMES:
+        name = response.headers.get(header)
+        if name is not None and not _HUB_NAME.fullmatch(name):
+            raise ValueError(f"its {header} is {name[:80]!r}, which is no name of a file.")

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._fixed_point import fixed_point
+from .._fixed_point import check_methods, fixed_point
 from .._internal.trees import map_tensors
 from .._internal.unsupported import outside_of_graphs
 from ..adjoints import AbstractAdjoint, Implicit
-from ..equilibrium import Equilibrium
+from ..equilibrium import Equilibrium, SolveStats, check_map
 from ..solvers import AbstractSolver, Anderson
 from ..solvers._compiled import CompiledMap
 
@@ -31,10 +31,10 @@ class DEQ(nn.Module):
         adjoint: How to differentiate it.
         init: Maps the inputs to the state to start from; by default zeros like the first input.
         compact: Whether finished samples leave the batch; see `fixed_point`.
-        compile: Compile with `torch.compile`. With `Picard`, `Anderson` or `Broyden` and a fixed budget (`tol=0`), the
-            whole solve becomes one graph; else single evaluations of which no gradient is taken. A string is the mode
-            of `torch.compile`, such as "reduce-overhead" for CUDA graphs. The implicit gradient and the exact Jacobian
-            penalty keep using the cell itself, as compiled code has no double backward.
+        compile: Compile with `torch.compile`: a few steps of the solve at a time, which serve every budget and
+            tolerance. A string is the mode of `torch.compile`, such as "reduce-overhead" for CUDA graphs. The implicit
+            gradient and the exact Jacobian penalty keep using the cell itself, as compiled code has no double backward.
+        batch_dims: 1 where dim 0 is a batch of samples, 0 where the whole state is one sample; see `fixed_point`.
 
     Example:
         >>> class Cell(nn.Module):
@@ -61,14 +61,20 @@ class DEQ(nn.Module):
         init: Callable[..., Any] | None = None,
         compact: bool | None = None,
         compile: bool | str = False,
+        batch_dims: int = 1,
     ) -> None:
         super().__init__()
+        if isinstance(cell, type) or not callable(cell):
+            raise TypeError(f"cell is {cell!r}; it must be a module that maps (z, *inputs) to a new z.")
+        check_map(cell)
+        check_methods(solver, adjoint)
         self.cell = cell
         self.solver = solver
         self.adjoint = adjoint
         self.init = init
         self.compact = compact
         self.compiles = compile
+        self.batch_dims = batch_dims
         self._compiled: list[CompiledMap] = []
 
     def forward(
@@ -96,7 +102,7 @@ class DEQ(nn.Module):
         solver: AbstractSolver | None = None,
         adjoint: AbstractAdjoint | None = None,
         states_at: Sequence[int] = (),
-    ) -> Equilibrium:
+    ) -> Equilibrium[Any, SolveStats]:
         """Return the equilibrium: the state, and how it was reached.
 
         Args:
@@ -115,6 +121,7 @@ class DEQ(nn.Module):
             compact=self.compact,
             states_at=states_at,
             compile=self._code(),
+            batch_dims=self.batch_dims,
         )
 
     def initial_state(self, *inputs: Any) -> Any:

@@ -37,7 +37,7 @@ class VariationalDropout(AbstractMasked):
     All evaluations of a solve, its gradient, and penalties and spectra at its equilibrium have the same mask, which
     follows its samples when finished ones leave the batch. The next solve draws another one; nothing has to be reset.
     A module that a cell uses at several places has one mask for all of them that have the same shape. Where a cell is
-    called by hand, each call draws a mask, as that of `nn.Dropout` does; `hold_masks` is for loops by hand, and
+    called by hand, each call draws a mask, as `nn.Dropout` does; `hold_masks` is for loops by hand, and
     `checkpoint_masks` for activation checkpointing. In eval mode nothing is done.
 
     In a solve by a compiled cell, compiled code is left for each mask.

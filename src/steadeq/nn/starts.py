@@ -22,7 +22,7 @@ class GaussianStart:
 
     Args:
         std: Standard deviation of each entry.
-        generator: Source of randomness; that of torch if not given.
+        generator: Source of randomness; torch's own if not given.
 
     Example:
         >>> GaussianStart(std=0.5, generator=torch.Generator().manual_seed(0))(torch.zeros(1, 3))

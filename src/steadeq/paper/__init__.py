@@ -19,6 +19,7 @@ from .operator_norm import OPERATOR_NORM
 from .receptive_field import RECEPTIVE_FIELD
 from .result import Claim, PaperResult, Verdict
 from .slopes import SLOPES_RESULT
+from .softplus import SOFTPLUS
 from .table1 import TABLE1, TABLE4
 from .table2 import TABLE2
 from .table3 import TABLE3
@@ -29,6 +30,7 @@ RESULTS: Mapping[str, PaperResult[Any]] = {
         *(FIGURE1, FIGURE1_CIFAR10, FIGURE34, FIGURE5, TABLE1, TABLE2, FIGURE6, FIGURE7),
         *(FIGURE8, TABLE3, TABLE4, FIGURE9, FIGURE9_CIFAR10, COLUMN_SUMS, MEMORY),
         *(SLOPES_RESULT, ESTIMATORS, OPERATOR_NORM, RECEPTIVE_FIELD, ATTENTION, ADAPTIVE_GAMMA),
+        SOFTPLUS,
     )
 }
 """All results by name, in the order of the paper."""

@@ -8,15 +8,15 @@ from typing import Any
 from ..lab.recipes.registry import Scale
 from .adaptive_gamma import ADAPTIVE_GAMMA, CIFAR10, FEW
 from .comparison import Comparison
-from .figure1 import FIGURE1, early
+from .figure1 import early
 from .figure6 import FIGURE6, MEMORY, SECONDS
-from .language import POST, POST_JR, POST_SLOWER, PRE, SMALL_BUDGET, TIED, TRANSFORMER_XL_SAME_BLOCK
+from .language import POST_JR, TIED, TRANSFORMER_XL_SAME_BLOCK
 from .result import Claim, PaperResult, results_folder
-from .table1 import TABLE1, TABLE4, TIME
+from .table1 import TABLE1
 from .table2 import TABLE2
 from .tables import ACCURACY, BACKWARD_RESIDUAL, PERPLEXITY, RESIDUAL, Column
 from .variant import Summary
-from .vision import MDEQ_JR, MDEQ_JR_SOONER, RESNET_DEEP, RESNET_GROUP_NORM, STOPPED_SOONER
+from .vision import MDEQ_JR, MDEQ_JR_SOONER, RESNET_DEEP, STOPPED_SOONER
 
 NOT_FOUND = "reason not found yet"
 
@@ -68,24 +68,7 @@ def both(*shown: Callable[[Summary], str]) -> Callable[[Summary], str]:
     return lambda s: "; ".join(show(s) for show in shown)
 
 
-_AT_ONE_BUDGET = CIFAR10.named("γ = 0.3"), CIFAR10.named(FEW)
-"""The regularized MDEQ, and one without the penalty that has the same budgets in training."""
-
-_NORMALIZED_ALIKE = (
-    "the explicit network normalizes over the batch, which a cell cannot whose samples are solved one by one; with the "
-    "normalizations of the MDEQ's cell it is far behind"
-)
-
 ABLATIONS: tuple[Ablation, ...] = (
-    Ablation(
-        claim="without regularization, solves need more and more evaluations",
-        of="fig1",
-        scale="day",
-        reason="its solves take nearly all of their 30 evaluations from the beginning, so that their number cannot "
-        "double; the residual has no such bound, and grows, which it does not with the penalty",
-        comparison=FIGURE1,
-        shown_by=both(growth(POST, RESIDUAL), growth(POST_JR, RESIDUAL)),
-    ),
     Ablation(
         claim="without regularization, the residuals of forward and backward solves get worse",
         of="fig1-cifar10",
@@ -94,41 +77,6 @@ ABLATIONS: tuple[Ablation, ...] = (
         "the regularized one has, both residuals get worse until nothing converges",
         comparison=ADAPTIVE_GAMMA,
         shown_by=growth(CIFAR10.named(FEW), RESIDUAL, BACKWARD_RESIDUAL),
-    ),
-    Ablation(
-        claim="with regularization, solves of both directions end closer",
-        of="fig1-cifar10",
-        scale="day",
-        reason="it has less than half of the evaluations; without the penalty a network that has no more of them is "
-        "far from any fixed point",
-        comparison=ADAPTIVE_GAMMA,
-        shown_by=against(RESIDUAL, *_AT_ONE_BUDGET),
-    ),
-    Ablation(
-        claim="regularization improves the quality of backward solves",
-        of="fig9-cifar10",
-        scale="day",
-        reason="it has less than half of the products; with as few, backward solves without the penalty fail",
-        comparison=ADAPTIVE_GAMMA,
-        shown_by=against(BACKWARD_RESIDUAL, *_AT_ONE_BUDGET),
-    ),
-    Ablation(
-        claim="pre-LN makes an unregularized model diverge",
-        of="fig3-4",
-        scale="day",
-        reason="it does fall apart, but so does the post-LN model that it is compared with, unless that is trained "
-        "with half the learning rate",
-        comparison=TABLE1,
-        shown_by=both(growth(PRE, RESIDUAL, BACKWARD_RESIDUAL), growth(POST_SLOWER, RESIDUAL, BACKWARD_RESIDUAL)),
-    ),
-    Ablation(
-        claim="without regularization, a training step takes about three times as long",
-        of="table1",
-        scale="day",
-        reason="it has collapsed, so that its solves take all of their evaluations; with half the learning rate it "
-        "trains, and takes that long",
-        comparison=TABLE1,
-        shown_by=against(TIME, POST, POST_SLOWER),
     ),
     Ablation(
         claim="regularized post-LN stays close to a Transformer-XL of its size",
@@ -141,15 +89,6 @@ ABLATIONS: tuple[Ablation, ...] = (
         shown_by=both(against(PERPLEXITY, TIED, TRANSFORMER_XL_SAME_BLOCK), against(PERPLEXITY, TIED, POST_JR)),
     ),
     Ablation(
-        claim="training the unregularized model with the small budget diverges",
-        of="table4",
-        scale="day",
-        reason="its solves stop converging, but so do those of the model with the large budget that it is compared "
-        "with, unless that is trained with half the learning rate",
-        comparison=TABLE4,
-        shown_by=against(PERPLEXITY, SMALL_BUDGET, POST_SLOWER),
-    ),
-    Ablation(
         claim="unregularized, but stopped early",
         of="table2",
         scale="day",
@@ -157,22 +96,6 @@ ABLATIONS: tuple[Ablation, ...] = (
         "stopped at three, it does lose, and much more than the regularized one",
         comparison=TABLE2,
         shown_by=against(ACCURACY, STOPPED_SOONER, MDEQ_JR_SOONER),
-    ),
-    Ablation(
-        claim="regularized, MDEQ is within 1 point of the explicit network",
-        of="table2",
-        scale="day",
-        reason=_NORMALIZED_ALIKE,
-        comparison=TABLE2,
-        shown_by=against(ACCURACY, MDEQ_JR, RESNET_GROUP_NORM),
-    ),
-    Ablation(
-        claim="the regularized MDEQ is as accurate as the explicit network",
-        of="fig6",
-        scale="day",
-        reason=_NORMALIZED_ALIKE,
-        comparison=TABLE2,
-        shown_by=against(ACCURACY, MDEQ_JR, RESNET_GROUP_NORM),
     ),
     Ablation(
         claim="its inference is competitive with the explicit network",

@@ -18,10 +18,11 @@ from ..lab.errors import InputError
 from ..lab.recipes.registry import Scale
 from ..lab.runner import complete_runs
 from ..lab.serialization import command_line
+from ..lab.terminal import Work, answer, note
 from ..lab.train.display import choose_display
 from . import RESULTS
 from .planned import PlannedRun, plan_runs, together
-from .result import HARDWARE, PaperResult, count, results_folder, tally
+from .result import HARDWARE, PaperResult, Verdict, count, results_folder, tally
 from .tables import CLAIM_TITLES, claim_rows
 
 
@@ -47,6 +48,8 @@ class Arguments:
     """Train nothing, make what the finished runs allow, and say which are missing."""
     dry_run: bool = False
     """Only say what would be run, how far each run is, and how many core-hours are to go."""
+    judge_only: bool = False
+    """Only judge the numbers in the folder of figures and numbers anew, without any run."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -67,7 +70,8 @@ def run(arguments: Sequence[str]) -> int:
             for result in found
         ]
         print_table(titles, rows)
-        print("Runs that several of them need are trained once.")
+        note("Runs that several of them need are trained once.")
+        answer([dict(zip(titles, row, strict=True)) for row in rows])
         return 0
     if given.jobs < 1:
         raise InputError(f"--jobs is {given.jobs}; it must be at least 1.")
@@ -87,6 +91,14 @@ def run(arguments: Sequence[str]) -> int:
                 if chosen[0].scales == ("cpu",)
                 else f"There is no {given.name} at the scale {given.scale}; --scale can be {known}."
             )
+    if given.judge_only:
+        for result in chosen:
+            folder = results_folder(given.out, result.name, given.scale)
+            if (folder / "summary.json").is_file():
+                print(f"{result.name}: {tally(result.judge_anew(folder))}")
+            else:
+                print(f"{result.name} has no numbers in {folder}.")
+        return 0
     archive = given.out / "runs" if given.archive is None else given.archive
     plans = {result.name: plan_runs(result, given.scale, runs=given.runs, archive=archive) for result in chosen}
     runs = together(plans.values())
@@ -104,14 +116,17 @@ def run(arguments: Sequence[str]) -> int:
                 print(shlex.join(["torchrun", "--nproc-per-node", "4", "-m", "steadeq", "train", *command]))
             return 0
         complete_runs({run.path: run.config for run in missing.values()}, num_jobs=given.jobs, display=choose_display())
+    judged: dict[str, Any] = {}
     for result in chosen:
         plan = plans[result.name].items()
         paths = {name: run.path for name, run in plan if run.is_done or not given.finished_only}
-        _produce(given, result, paths)
+        if verdicts := _produce(given, result, paths):
+            judged[result.name] = [dict(zip(CLAIM_TITLES, row, strict=True)) for row in claim_rows(verdicts)]
         for name, run in plan:
             # Of what needs the weights, the small files are of no use.
             if name in paths and not run.is_archived and result.can_use(name, run.path, given.scale):
                 archive_run(run.path, archive / name)
+    answer(judged)
     return 0
 
 
@@ -133,8 +148,8 @@ def _show_plan(runs: Mapping[str, PlannedRun]) -> None:
     print(f"{len(runs)} runs, {hours:.1f} core-hours and {disk} of disk to go at most.")
 
 
-def _produce(given: Arguments, result: PaperResult[Any], paths: Mapping[str, Path]) -> None:
-    """Make a result of the runs that are finished, and print what became of its claims."""
+def _produce(given: Arguments, result: PaperResult[Any], paths: Mapping[str, Path]) -> Sequence[Verdict]:
+    """Make a result of the runs that are finished, and print and return what became of its claims."""
     wanted, folder = result.runs(given.scale), results_folder(given.out, result.name, given.scale)
     missing = [name for name in wanted if name not in paths]
     if missing:
@@ -144,11 +159,13 @@ def _produce(given: Arguments, result: PaperResult[Any], paths: Mapping[str, Pat
         if not paths or not result.can_be_partial:
             why = "it needs all of its runs" if paths else "none of its runs is finished"
             print(f"{result.name} is left out: {why}.")
-            return
-    verdicts = result.produce(paths, folder, given.scale)
+            return ()
+    with Work(f"Making {result.name} of {len(paths)} runs"):
+        verdicts = result.produce(paths, folder, given.scale)
     print_table(CLAIM_TITLES, claim_rows(verdicts))
     print(tally(verdicts))
-    print(f"Written to {folder}.")
+    note(f"Written to {folder}.")
+    return verdicts
 
 
 def _verdict(result: PaperResult[Any], folder: Path) -> str:

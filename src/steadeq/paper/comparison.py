@@ -10,10 +10,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..lab.config import TrainConfig
+from ..lab.divergence import has_diverged
 from ..lab.recipes.registry import Scale
 from ..lab.report import RunGroup, curves, save_png
 from ..lab.runs import RunRecord
-from .result import HARDWARE, PaperResult, write_csv
+from .colors import place_of
+from .judging import judge
+from .result import HARDWARE, PaperResult, Verdict, write_csv
 from .tables import Column, markdown_table
 from .variant import Measures, Summary, Variant, VariantSummary, evaluate, measure, plan, reported
 
@@ -106,12 +109,13 @@ class Comparison(PaperResult[Summary]):
             finished = {name: config for name, config in configs.items() if name in runs}
             if not finished:
                 continue
-            measured = [measure(records[name], evaluated[name].get(variant.max_evals)) for name in finished]
+            measured = [measure(records[name], evaluated[name], variant.max_evals) for name in finished]
             summary[variant.name] = summarize(variant, measured)
             for config, found in zip(finished.values(), measured, strict=True):
                 rows.append({"variant": variant.name, "seed": config.loop.seed, **found})
             # Of variants that share their runs, the first is drawn.
-            group = RunGroup(label=variant.name, runs=tuple(records[name] for name in finished))
+            runs_of = tuple(records[name] for name in finished)
+            group = RunGroup(label=variant.name, runs=runs_of, place=place_of(variant.name))
             groups.setdefault(tuple(finished), group)
         write_csv(folder / "runs.csv", rows)
         by_budget = [
@@ -122,12 +126,17 @@ class Comparison(PaperResult[Summary]):
         ]
         if by_budget:
             write_csv(folder / "budgets.csv", by_budget)
-        save_figures(self.draw(list(groups.values())), folder)
-        return self.extend(summary)
+        summary = self.extend(summary)
+        unused = summary.unused
+        save_figures(self.draw([group for group in groups.values() if group.label not in unused]), folder)
+        return summary
 
     def draw(self, groups: Sequence[RunGroup]) -> Mapping[str, Figure | None]:
         """Return the figures by their names; None where the runs recorded nothing to draw."""
-        return {name: FIGURES[name](groups) for name in self.figures}
+        # What has learned nothing would press all others together.
+        trained = [group for group in groups if not any(has_diverged(run) for run in group.runs)]
+        is_score = {name: name.startswith(("perplexity", "accuracy")) for name in self.figures}
+        return {name: FIGURES[name](trained if is_score[name] else groups) for name in self.figures}
 
     def of_paper(self) -> Summary:
         """Return what the paper reports of these variants, as if it had been measured; most measures it has not."""
@@ -139,11 +148,17 @@ class Comparison(PaperResult[Summary]):
 
     def to_json(self, summary: Summary) -> dict[str, Any]:
         rows: dict[str, Any] = {"variants": [row.to_json() for row in summary.values()]}
-        return rows | {"missing": summary.missing} if summary.missing else rows
+        more = {"missing": summary.missing, "stand_ins": summary.stand_ins, "tried": summary.tried}
+        return rows | {name: value for name, value in more.items() if value}
 
     def from_json(self, content: Mapping[str, Any]) -> Summary:
         rows = ((row["variant"], VariantSummary.from_json(row)) for row in content["variants"])
-        return Summary(rows, missing=content.get("missing", {}))
+        summary = Summary(rows, missing=content.get("missing", {}), stand_ins=content.get("stand_ins", {}))
+        summary.tried = content.get("tried", {})
+        return summary
+
+    def judge(self, summary: Summary) -> list[Verdict]:
+        return [judge(claim, summary) for claim in self.claims if claim.applies(summary)]
 
     def table(self, summary: Summary) -> str:
         titles = ["model", "NFE", *(["NFE in the paper"] if self.nfe_beside_paper else [])]
@@ -153,12 +168,8 @@ class Comparison(PaperResult[Summary]):
             self._cells([_label(row, summary), str(row.max_evals or "-")], partial(_show, row), row.paper)
             for row in summary.values()
         ]
-        for name in summary.missing:
-            if name not in summary:
-                paper = self.quoted.get(name, {})
-                rows.append(self._cells([f"{name}, not finished yet", "-"], lambda _: "-", paper))
         for name, paper in self.quoted.items():
-            if not summary.plans(name):
+            if name not in summary:
                 rows.append(self._cells([f"{name}, quoted", "-"], lambda _: "-", paper))
         return markdown_table(titles, rows)
 
@@ -192,4 +203,4 @@ def save_figures(figures: Mapping[str, Figure | None], folder: Path) -> None:
     """Save figures as PNG by their names; those are left out for which the runs recorded nothing."""
     for name, figure in figures.items():
         if figure is not None:
-            save_png(figure, folder / f"{name}.png", dpi=110)
+            save_png(figure, folder / f"{name}.png", dpi=152)

@@ -397,7 +397,7 @@ class _Estimators(PaperResult[Summary]):
             ]
             for row in summary
         ]
-        costs = f"cost of M = {', '.join(map(str, COSTS))} in backward steps"
+        costs = f"cost of M = {', '.join(map(str, COSTS))}"
         return markdown_table([*titles, f"Hutchinson, {COMPARED}", f"Hutch++, {COMPARED}", costs], rows)
 
 

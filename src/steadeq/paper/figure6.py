@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from ..lab.recipes.registry import Scale
 from ..lab.report.bars import Bars, bars_figure
 from ..lab.runs import Spread
+from .colors import place_of
 from .comparison import Comparison, save_figures
 from .memory_profile import known_costs, measure_costs
 from .result import Claim
@@ -44,7 +45,8 @@ def draw(summary: Summary) -> Figure | None:
         return Bars(title=column.title, values=values, texts=[column.show(row) for row in rows], errors=errors)
 
     stds = [100 * (row.spreads["error"].std or 0.0) for row in rows]
-    return bars_figure(labels, [bars(_ERROR, stds), bars(SECONDS), bars(MEMORY)])
+    places = [place_of(row.variant) or 0 for row in rows]
+    return bars_figure(labels, [bars(_ERROR, stds), bars(SECONDS), bars(MEMORY)], places=places)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,17 +37,17 @@ class Headline:
 
 HEADLINES = (
     Headline(
-        text="Without the penalty, a DEQ gets harder to solve as it trains; with it, solves stay stable.",
+        text="Without the penalty, solves get harder in training",
         section="abstract, 3.1, 5.2",
         claims=(
             claim_of(FIGURE1, "without regularization, solves need more and more"),
             claim_of(FIGURE1, "with regularization, they stay stable"),
             claim_of(FIGURE1_CIFAR10, "without regularization, the residuals of forward and backward"),
-            claim_of(FIGURE1_CIFAR10, "with regularization, solves of both directions"),
+            claim_of(FIGURE1_CIFAR10, "with regularization, a solve comes closer"),
         ),
     ),
     Headline(
-        text="The penalty works through the Jacobian: it keeps its norm and its spectral radius small.",
+        text="The penalty keeps the Jacobian small",
         section="4.1, 5.4",
         claims=(
             claim_of(FIGURE1_CIFAR10, "with regularization, the norm of the Jacobian is smaller"),
@@ -55,7 +55,7 @@ HEADLINES = (
         ),
     ),
     Headline(
-        text="With half of the evaluations or fewer, a DEQ with the penalty is about as good as one without.",
+        text="With it, half of the evaluations suffice",
         section="1, 5.2, 5.3",
         claims=(
             claim_of(TABLE1, "regularized post-LN with the small budget stays competitive"),
@@ -63,7 +63,7 @@ HEADLINES = (
         ),
     ),
     Headline(
-        text="Stopping a DEQ without the penalty that early costs much quality.",
+        text="Without it, stopping early costs quality",
         section="3.2, 5.2, 5.3",
         claims=(
             claim_of(TABLE1, "stopping the solves of the unregularized model early hurts"),
@@ -71,7 +71,7 @@ HEADLINES = (
         ),
     ),
     Headline(
-        text="DEQs are brittle: a pre-LN DEQ-Transformer diverges; with the penalty it trains.",
+        text="Pre-LN diverges without it, and trains with it",
         section="abstract, 3.3, 5.2",
         claims=(
             claim_of(TABLE1, "without regularization pre-LN diverges"),
@@ -79,7 +79,7 @@ HEADLINES = (
         ),
     ),
     Headline(
-        text="The penalty makes training about twice as fast.",
+        text="It makes training about twice as fast",
         section="1, 5.2, 5.3",
         claims=(
             claim_of(TABLE1, "a training step of the regularized model takes about half the time"),
@@ -87,7 +87,7 @@ HEADLINES = (
         ),
     ),
     Headline(
-        text="A DEQ with the penalty is about as good and as fast as explicit networks, and trains with less memory.",
+        text="On par with explicit networks",
         section="abstract, 4.3, 5.3",
         claims=(
             claim_of(TABLE1, "regularized post-LN stays close to a Transformer-XL"),
@@ -98,12 +98,12 @@ HEADLINES = (
         ),
     ),
     Headline(
-        text="In one dimension one can see it: the penalty flattens f, so that a solve needs fewer evaluations.",
+        text="In one dimension, the penalty flattens f",
         section="5.1",
         claims=(
-            claim_of(FIGURE5, "every gamma fits the target"),
-            claim_of(FIGURE5, "a larger gamma gives a flatter surface"),
             claim_of(FIGURE5, "a larger gamma needs fewer evaluations of plain iteration"),
+            claim_of(FIGURE5, "a larger gamma gives a flatter surface"),
+            claim_of(FIGURE5, "every gamma fits the target"),
         ),
     ),
 )
@@ -141,18 +141,17 @@ def sum_up(verdicts: Sequence[Verdict | None]) -> str:
     Example:
         >>> claim = Claim("more is better", section="5.2", holds=lambda n: n > 1, evidence=str)
         >>> good, bad = claim.judge(2), claim.judge(1)
-        >>> sum_up([good, good]), sum_up([good, bad]), sum_up([bad]), sum_up([None, None]), sum_up([good, None])
-        ('holds', 'holds in part: 1 of 2', 'does not hold', 'not yet run', 'holds so far: 1 of 2 tested')
+        >>> sum_up([good, good]), sum_up([good, bad, None]), sum_up([bad]), sum_up([None, None])
+        ('holds', '1 of 3 holds, 1 does not, 1 not tested', 'does not hold', 'not tested')
     """
-    outcomes = [verdict.outcome for verdict in verdicts if verdict is not None and verdict.outcome != "not tested"]
-    if not outcomes:
-        return "not yet run"
-    num_held, num_tested, num_claims = outcomes.count("holds"), len(outcomes), len(verdicts)
-    if num_tested < num_claims:
-        tested = f"{num_tested} of {num_claims} tested"
-        if num_held in (0, num_tested):
-            return f"{'holds' if num_held else 'does not hold'} so far: {tested}"
-        return f"holds in part so far: {num_held} of {num_tested}, {tested}"
-    if num_held in (0, num_tested):
-        return "holds" if num_held else "does not hold"
-    return f"holds in part: {num_held} of {num_tested}"
+    outcomes = ["not tested" if verdict is None else verdict.outcome for verdict in verdicts]
+    if len(set(outcomes)) == 1:
+        return outcomes[0]
+    held = outcomes.count("holds")
+    words = {"does not hold": "does not" if outcomes.count("does not hold") == 1 else "do not"}
+    rest = [
+        f"{outcomes.count(name)} {words.get(name, name)}"
+        for name in ("does not hold", "undecided", "not tested")
+        if name in outcomes
+    ]
+    return ", ".join([f"{held} of {len(outcomes)} {'holds' if held == 1 else 'hold'}", *rest])

@@ -209,11 +209,11 @@ class _Memory(PaperResult[Summary]):
             return " / ".join(f"{getattr(row, name) / _MB:.3g}" for name in MEASURED)
 
         rows = [
-            [name, solver, *(cell(summary.peak(name, solver, budget)) for budget in (4, 8, 16, 32))]
+            [name, solver, *(cell(summary.peak(name, solver, budget)) for budget in (4, 32))]
             for name in summary.models
             for solver in (*SOLVERS, UNROLLED)
         ]
-        return markdown_table(["cell", "solver", "4", "8", "16", "32"], rows)
+        return markdown_table(["cell", "solver", "4", "32"], rows)
 
 
 def _ratio(first: Point, second: Point, *, minus: float = 1.0) -> Number:

@@ -116,7 +116,7 @@ def inference_seconds(path: Path, *, max_evals: int) -> float:
     """Return the time that an image takes on one thread of the CPU; a budget of 0 is that of an explicit network."""
     trained = load_trained(path, device="cpu")
     x, _ = _first(trained.config.data.load_split("test"))
-    solver = replace(trained.config.evaluation_solver, max_evals=max_evals) if max_evals else None
+    solver = trained.config.evaluation_solver.with_max_evals(max_evals) if max_evals else None
     model = ModelAdapter(trained.model)
     num_threads = torch.get_num_threads()
     # Of one thread, the time of the processor tells, which other work on the machine does not change much.

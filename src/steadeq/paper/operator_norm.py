@@ -258,10 +258,10 @@ class _OperatorNorm(PaperResult[Summary]):
         return Summary(step_seconds=content["step_seconds"], arms=arms)
 
     def table(self, summary: Summary) -> str:
-        columns = (_ACCURACY, _EVALS, _RADIUS, _SIGMA, _NORM)
+        columns = (_ACCURACY, _EVALS, _RADIUS, _SIGMA)
         rows = [
             [
-                arm.penalty + (f", {arm.weight:g}" if arm.weight else ""),
+                arm.penalty.replace("largest singular value", "σ(J)") + (f", {arm.weight:g}" if arm.weight else ""),
                 f"{1 + summary.added(arm.penalty):.2f}",
                 *(column.show(arm) for column in columns),
             ]

@@ -305,7 +305,8 @@ class _ReceptiveField(PaperResult[Summary]):
     def table(self, summary: Summary) -> str:
         columns = (_PLAIN, _ANDERSON, _FINAL, _EARLY, _ENOUGH)
         rows = [[f"{arm.size}", f"{arm.gamma:g}", *(column.show(arm) for column in columns)] for arm in summary.arms]
-        return markdown_table(["width", "γ", *(column.title for column in columns)], rows)
+        titles = ("plain iteration", "Anderson", _FINAL.title, _EARLY.title, "evaluations to that accuracy")
+        return markdown_table(["width", "γ", *titles], rows)
 
 
 def _listed(arms: Sequence[ArmSummary], *columns: Column) -> str:

@@ -13,7 +13,8 @@ from ..lab.recipes.registry import Scale
 
 S = TypeVar("S")
 """What a result measures."""
-Outcome = Literal["holds", "does not hold", "not tested"]
+Outcome = Literal["holds", "does not hold", "undecided", "not tested"]
+"""What became of a claim; "undecided" where the spread over seeds is larger than the difference."""
 Source = Literal["paper", "own"]
 """Who says it: the paper, in words or by its numbers, or we, beside what it says."""
 Threshold = Literal["none", "stated before", "set after a look at numbers"]
@@ -55,6 +56,13 @@ class Verdict:
     threshold: Threshold
     outcome: Outcome
     evidence: str
+    num_seeds: int = 0
+    """The fewest seeds of a model that it compares; 0 where it does not compare trained models."""
+
+    @property
+    def shown(self) -> str:
+        """The outcome as tables show it: with a note where one seed decides."""
+        return f"{self.outcome}, one seed" if self.num_seeds == 1 and self.outcome != "not tested" else self.outcome
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,8 @@ class Claim(Generic[S]):
     """Lists the numbers that decide."""
     applies: Callable[[S], bool] = lambda _: True
     """Whether it is about anything that was measured; other claims are left out."""
+    subjects: Sequence[str] = ()
+    """Names of the models that it says something about even if they diverge; the others must train."""
 
     def judge(self, summary: S) -> Verdict:
         """Hold the claim against the numbers."""
@@ -110,8 +120,9 @@ def count(verdicts: Sequence[Verdict], source: Source) -> str:
     if not outcomes:
         return "-"
     untested = outcomes.count("not tested")
-    held = f"{outcomes.count('holds')} of {len(outcomes) - untested}"
-    return f"{held}, {untested} not tested" if untested else held
+    parts = [f"{outcomes.count('holds')} of {len(outcomes) - untested}"]
+    parts += [f"{n} {name}" for name in ("undecided", "not tested") if (n := outcomes.count(name))]
+    return ", ".join(parts)
 
 
 def tally(verdicts: Sequence[Verdict]) -> str:
@@ -217,9 +228,17 @@ class PaperResult(ABC, Generic[S]):
         write_csv(path, rows)
 
     def read(self, folder: Path) -> tuple[S, list[Verdict]]:
-        """Return the summary and the verdicts that `produce` wrote to a folder."""
-        content = json.loads((folder / "summary.json").read_text())
-        return self.from_json(content), [Verdict(**verdict) for verdict in content["verdicts"]]
+        """Return the summary that `produce` wrote to a folder, and the verdicts that follow from it."""
+        summary = self.from_json(json.loads((folder / "summary.json").read_text()))
+        return summary, self.judge(summary)
+
+    def judge_anew(self, folder: Path) -> list[Verdict]:
+        """Judge the numbers that `produce` wrote to a folder, and write the verdicts beside them."""
+        path = folder / "summary.json"
+        _, verdicts = self.read(folder)
+        content = json.loads(path.read_text()) | {"verdicts": [vars(verdict) for verdict in verdicts]}
+        path.write_text(json.dumps(content, indent=1) + "\n")
+        return verdicts
 
 
 def results_folder(out: Path, name: str, scale: Scale) -> Path:

@@ -38,6 +38,7 @@ class Column:
         section: str,
         source: Source = "paper",
         threshold: Threshold = "none",
+        subjects: Sequence[str] = (),
     ) -> Claim[Summary]:
         """Return a claim that compares the means of two variants, which are given by name."""
         return Claim(
@@ -45,6 +46,7 @@ class Column:
             section=section,
             source=source,
             threshold=threshold,
+            subjects=subjects,
             holds=lambda s: holds(s[first].mean(self.measure), s[second].mean(self.measure)),
             evidence=lambda s: f"{self.title}: {self.against(s[first], s[second])}",
         )
@@ -65,7 +67,7 @@ CLAIM_TITLES = ("", "claim", "section", "source", "verdict", "numbers")
 def claim_rows(verdicts: Iterable[Verdict]) -> list[list[str]]:
     """Return claims and what became of them as the rows of a table, numbered from 1."""
     return [
-        [str(number), v.claim, v.section, v.source, v.outcome, v.evidence] for number, v in enumerate(verdicts, start=1)
+        [str(number), v.claim, v.section, v.source, v.shown, v.evidence] for number, v in enumerate(verdicts, start=1)
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ..lab import recipes
 from ..lab.config import TrainConfig
+from ..lab.divergence import has_diverged
 from ..lab.folder import RunFolder
 from ..lab.recipes.registry import Scale
 from ..lab.report.notation import error_note
@@ -34,6 +35,8 @@ class Variant:
     seeds: tuple[int, ...] = (0,)
     change: Callable[[TrainConfig], TrainConfig] = lambda config: config
     """Returns the config that is trained in the place of the recipe's."""
+    label: str = ""
+    """What follows the recipe in the names of the runs' folders; if empty, what was changed in the recipe."""
     paper: Mapping[str, str] = field(default_factory=dict)
     """What the paper reports, by the names of our own measures."""
 
@@ -45,7 +48,7 @@ class Variant:
         base = recipes.get(self.recipe).build()
         config = self.change(base)
         changed = (f"-{name.rpartition('.')[2]}-{value}" for name, _, value in differences(base, config))
-        label = self.recipe + "".join(changed)
+        label = self.recipe + (f"-{self.label}" if self.label else "".join(changed))
         return {f"{label}-seed{seed}": replace(config, loop=replace(config.loop, seed=seed)) for seed in self.seeds}
 
 
@@ -81,16 +84,19 @@ Measures = Mapping[str, float | None]
 """What is measured of a run, by name; None where there is no such number."""
 
 
-def measure(record: RunRecord, evaluated: EvaluationRow | None) -> dict[str, float | None]:
+def measure(record: RunRecord, rows: Mapping[int, EvaluationRow], max_evals: int) -> dict[str, float | None]:
     """Return what is measured of a run.
 
     Names that begin with `early` are means over the first tenth of training with solves, others that are about training
-    over its last tenth.
+    over its last tenth. `residual_at_6` is the residual on test data after six evaluations.
 
     Args:
         record: A finished run, or one that diverged.
-        evaluated: What it came to on test data; None if it diverged before its first checkpoint.
+        rows: What it came to on test data, by budget; empty if it diverged before its first checkpoint.
+        max_evals: The budget of its score.
     """
+    evaluated = rows.get(max_evals)
+    at_budgets = {f"residual_at_{budget}": row.forward_residual for budget, row in rows.items() if budget}
     solved = [line for line in record.training if line.step > record.config.warmup.num_steps]
     size = max(len(solved) // 10, 1)
 
@@ -124,7 +130,8 @@ def measure(record: RunRecord, evaluated: EvaluationRow | None) -> dict[str, flo
         "spectral_radius_rayleigh": last and last.spectral_radius_rayleigh,
         "seconds_per_step": record.seconds_per_step,
         "memory_mb": record.training[-1].memory_mb if record.training else None,
-        "diverged": float(record.has_diverged),
+        "diverged": float(has_diverged(record)),
+        **at_budgets,
     }
 
 
@@ -270,15 +277,29 @@ class Summary(dict[str, VariantSummary]):
         rows: Iterable[tuple[str, VariantSummary]] = (),
         *,
         missing: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        stand_ins: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(rows)
         self.missing = dict(missing)
         """The runs that are not finished yet, by the names of their variants; some of these may have other seeds."""
+        self.stand_ins = dict(stand_ins)
+        """Variants that stand for others, by the names of those: the same model as it trains best."""
+        self.tried: dict[str, list[str]] = {}
+        """Variants among which those were chosen, by the same names."""
+
+    def __getitem__(self, name: str) -> VariantSummary:
+        return super().__getitem__(self.stand_ins.get(name, name))
 
     def __missing__(self, name: str) -> VariantSummary:
         if name in self.missing:
             raise MissingNumber(f"not finished yet: {', '.join(self.missing[name])}")
         raise MissingNumber("there is no such run at this scale")
+
+    @property
+    def unused(self) -> set[str]:
+        """Names of the variants that were tried, and do not stand for a model."""
+        used = {self.stand_ins.get(name, name) for name in self.tried}
+        return {name for names in self.tried.values() for name in names} - used
 
     def plans(self, name: str) -> bool:
         """Return whether there is such a variant at this scale, be it finished or not."""
@@ -286,4 +307,7 @@ class Summary(dict[str, VariantSummary]):
 
     def map(self, change: Callable[[VariantSummary], VariantSummary]) -> "Summary":
         """Return the summary with every row changed."""
-        return Summary(((name, change(row)) for name, row in self.items()), missing=self.missing)
+        rows = ((name, change(row)) for name, row in self.items())
+        changed = Summary(rows, missing=self.missing, stand_ins=self.stand_ins)
+        changed.tried = self.tried
+        return changed

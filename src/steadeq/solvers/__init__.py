@@ -1,10 +1,11 @@
 """Solvers: how to find a fixed point, and how to solve the linear system of its gradient."""
 
 from .anderson import Anderson
-from .base import AbstractLinearSolver, AbstractSolver, Rule
+from .base import AbstractLinearSolver, AbstractSolver, Evaluation
 from .broyden import Broyden
 from .depth import AbstractDepth, LogNormalDepth, UniformDepth
 from .gmres import GMRES
+from .loop import Loop
 from .newton_krylov import NewtonKrylov
 from .picard import Picard
 
@@ -15,9 +16,10 @@ __all__ = [
     "AbstractSolver",
     "Anderson",
     "Broyden",
+    "Evaluation",
     "LogNormalDepth",
+    "Loop",
     "NewtonKrylov",
     "Picard",
-    "Rule",
     "UniformDepth",
 ]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ._history import combine, look, products, solve_small, weighted_sum
+from ._window import combine, look, products, solve_small, weighted_sum
 
 _NOISE = 10
 """Length, in epsilons of what was taken off a vector, below which what is left of it is rounding."""
@@ -24,12 +24,12 @@ class Arnoldi:
     Args:
         start: (B, D) first vectors; rows need not be normalized, and zero rows stay zero.
         capacity: The largest number of steps.
-        may_look: Whether the host may look at the norms, which saves work if no row needs a second pass.
+        may_ask: Whether the host may look at the norms, which saves work if no row needs a second pass.
     """
 
-    def __init__(self, start: Tensor, capacity: int, *, may_look: bool = True) -> None:
+    def __init__(self, start: Tensor, capacity: int, *, may_ask: bool = True) -> None:
         batch_size, dim = start.shape
-        self.may_look = may_look
+        self.may_ask = may_ask
         self.size, self.capacity = 0, capacity
         self.norm = torch.linalg.vector_norm(start, dim=1)
         """(B,) norms of the first vectors."""
@@ -39,7 +39,7 @@ class Arnoldi:
         self._vectors[0].copy_(unit(start, self.norm))
         self._columns: list[Tensor] = []
         self._norms: list[Tensor] = []
-        self.is_regular = may_look
+        self.is_regular = may_ask
         """Whether it is known that the last step gave every row a new direction far above rounding."""
 
     @property
@@ -74,7 +74,7 @@ class Arnoldi:
         least = torch.add(torch.linalg.vector_norm(along, dim=1), own.abs(), alpha=_NOISE * torch.finfo(own.dtype).eps)
         along.select(1, self.size).add_(own)
         excess = norm - least
-        self.is_regular = self.may_look and look(excess.min()) > 0
+        self.is_regular = self.may_ask and look(excess.min()) > 0
         if not self.is_regular:
             along, rest, norm = orthogonalize_again(basis, along, rest, is_done=excess > 0)
         self._columns.append(along)
@@ -177,7 +177,7 @@ class LeastResidual:
         """
         normal = stack_padded(self._normals).take_along_dim(used[:, None, None], dim=2)[:, :, 0]
         space = self._space
-        weights, rest_weights = minimize_residual(space.hessenberg, normal, used, space.norm, may_look=space.may_look)
+        weights, rest_weights = minimize_residual(space.hessenberg, normal, used, space.norm, may_ask=space.may_ask)
         rest = weighted_sum(rest_weights, space.basis)
         rounding = 4 * torch.finfo(rest.dtype).eps * torch.linalg.vector_norm(weights, dim=1)
         return weights, rest, torch.linalg.vector_norm(rest, dim=1) + rounding
@@ -213,7 +213,7 @@ class LeastResidual:
 
 
 def minimize_residual(
-    hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Tensor, *, may_look: bool = True
+    hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Tensor, *, may_ask: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Minimize the residual of (I - operator) u = start in Krylov coordinates.
 
@@ -222,7 +222,7 @@ def minimize_residual(
         normal: (B, size + 1) unit normal of the range of I - operator over the columns used.
         used: (B,) int64: how many columns each sample uses.
         norm: (B,) norm of the start.
-        may_look: See `solve_small`.
+        may_ask: See `solve_small`.
 
     Returns:
         (B, size) weights of the minimizer on the first basis vectors, and (B, size + 1) weights of its residual on all.
@@ -233,7 +233,7 @@ def minimize_residual(
     # An unused column is replaced by the unit vector of the row that it would add, which decouples it.
     columns = torch.where(is_used, eye[:, :size] - hessenberg, eye[:, 1:])
     right = norm[:, None] * eye[0]
-    solution = solve_small(torch.cat([columns, normal[:, :, None]], dim=2), right, may_look=may_look)
+    solution = solve_small(torch.cat([columns, normal[:, :, None]], dim=2), right, may_ask=may_ask)
     weights = solution[:, :size] * is_used[:, 0]
     rest = torch.baddbmm(right[:, :, None], columns, weights[:, :, None], alpha=-1)[:, :, 0]
     return weights, rest

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from .._internal.validation import check_count, check_step_length
-from ._history import Diagonals, History, LastEvaluation, Table, combine, products, solve_gram
-from .base import AbstractSolver, Rule
+from ._window import Slot, combine, forget, go_back, new_window, only, solve_gram
+from .base import AbstractSolver, Evaluation
+
+
+class AndersonState(NamedTuple):
+    """What Anderson remembers."""
+
+    fz: Tensor
+    """Image of the last evaluation."""
+    g: Tensor
+    """Its residual."""
+    dg: Tensor
+    """(rows, capacity, D) differences of residuals."""
+    df: Tensor
+    """Differences of images."""
+    gram: Tensor
+    """(rows, capacity, capacity) inner products of differences of residuals."""
+    valid: Tensor | None
+    """(rows, capacity) differences that count; None for all."""
+    was_plain: Tensor | None
+    """(rows,) rows that went back to the evaluation before; None for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +57,9 @@ class Anderson(AbstractSolver):
     """Ridge term of the least-squares problem for the weights, relative to its squared columns; 0, for none, is usually
     best."""
 
+    max_growth = 100.0
+    max_stalled_windows = math.inf
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("memory", self.memory)
@@ -43,52 +67,43 @@ class Anderson(AbstractSolver):
         if not 0 <= self.ridge < float("inf"):
             raise ValueError(f"ridge is {self.ridge!r}; it must be a finite number >= 0.")
 
-    def start(self, z: Tensor, eps: float) -> Rule:
-        """Return a fresh rule."""
-        return _AndersonRule(self, z)
-
-
-MAX_GROWTH = 100.0
-"""Growth of the merit over its best by which a step is rejected."""
-
-
-class _AndersonRule(Rule):
-    max_growth = MAX_GROWTH
-    max_stalled_windows = math.inf
-
-    def __init__(self, solver: Anderson, z: Tensor) -> None:
+    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> AndersonState:
+        """Return an empty history."""
         # No more columns than the budget can fill: evaluation k brings column k - 1, and the last evaluation none. Nor
         # more than dimensions: beyond them columns are dependent, and the oldest would only blur the newest.
-        capacity = min(solver.memory - 1, solver.max_evals - 2, z.shape[1])
-        self._capacity, self._mixing = capacity, solver.mixing
-        self._dg, self._df, self._gram = History(capacity), History(capacity), Table(capacity)
-        self._ridge = Diagonals(1.0, solver.ridge, capacity, z) if solver.ridge else None
-        self._last = LastEvaluation()
+        capacity = max(min(self.memory - 1, self.max_evals - 2, z.shape[1]), 0)
+        nothing = torch.zeros_like(z)
+        return AndersonState(
+            fz=nothing,
+            g=nothing,
+            dg=new_window(z, capacity, may_ask=may_ask),
+            df=new_window(z, capacity, may_ask=may_ask),
+            gram=z.new_zeros(z.shape[0], capacity, capacity),
+            valid=None if may_ask else torch.zeros(z.shape[0], capacity, dtype=torch.bool, device=z.device),
+            was_plain=None if may_ask else torch.zeros(z.shape[0], dtype=torch.bool, device=z.device),
+        )
 
-    def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
-        if self._last.matrices is None or self._capacity < 1:
-            self._last.matrices = (fz, g)
-            return fz if self._mixing == 1 else fz - (1 - self._mixing) * g
-        if rejected is None:
-            self._last.accept()
-        else:
-            (fz, g), cleared = self._last.rollback((fz, g), rejected)
-            self._gram.clear(cleared)
-        fz_last, g_last = self._last.matrices
-        newest = self._dg.push_difference(g, g_last)
-        self._df.push_difference(fz, fz_last)
-        self._last.matrices = (fz, g)
-        dg, df, size, slot = self._dg.columns, self._df.columns, len(self._dg), self._dg.slot
-        self._gram.renew(slot)
-        row = products(dg, newest)
-        gram = self._gram.write(slot, size, row=row, column=row)
-        system = gram if self._ridge is None else gram * self._ridge[size]
-        weights = solve_gram(system, products(dg, g), slot, may_look=self.may_look)
-        following = combine(fz, weights, df, scale=-1.0)
-        if self._mixing == 1:
-            return following
-        return following - (1 - self._mixing) * combine(g, weights, dg, scale=-1.0)
-
-    def select(self, rows: Tensor) -> None:
-        for part in (self._dg, self._df, self._gram, self._last):
-            part.select(rows)
+    def step(self, state: AndersonState, at: Evaluation) -> tuple[AndersonState, Tensor]:
+        """Return f(z) - dF w, and the history with the newest differences."""
+        fz, g, capacity = at.fz, at.g, state.gram.shape[1]
+        if at.is_first or capacity < 1:
+            return state._replace(fz=fz, g=g), fz if self.mixing == 1 else fz - (1 - self.mixing) * g
+        gram, valid, was_plain = state.gram, state.valid, None
+        if at.rejected is not None:
+            was_plain, (fz, g) = go_back(at.rejected, state.was_plain, (state.fz, fz), (state.g, g))
+            gram, valid = forget(was_plain, gram, valid)
+        slot = Slot(at, capacity)
+        dg, newest = slot.push(state.dg, g, state.g)
+        df, _ = slot.push(state.df, fz, state.fz)
+        valid = slot.renew(valid)
+        row = only(slot.products(dg, newest), valid)
+        gram = slot.write(gram, row, row)
+        system = slot.square(gram)
+        if self.ridge:
+            system = system * (1 + self.ridge * torch.eye(slot.size, dtype=gram.dtype, device=gram.device))
+        floor = (torch.finfo(at.norm.dtype).eps * at.norm).square().unsqueeze(1)
+        weights = solve_gram(system, slot.products(dg, g), slot.index, floor, may_ask=at.may_ask)
+        following = combine(fz, weights, slot.filled(df), scale=-1.0)
+        if self.mixing != 1:
+            following = following - (1 - self.mixing) * combine(g, weights, slot.filled(dg), scale=-1.0)
+        return AndersonState(fz, g, dg, df, gram, valid, was_plain), following

@@ -1,59 +1,73 @@
-"""What a solver is: hyper-parameters, and the rule by which it picks the next point."""
+"""What a solver is: hyper-parameters, a state, and one step."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from torch import Tensor
 
+from .._internal.options import NamedOptions
 from .._internal.validation import check_count
 from ..equilibrium import SolveStats
 
 WINDOW = 10
-"""Number of evaluations between two looks for stagnation."""
+"""Number of evaluations between two tests for stagnation."""
+
+_L = TypeVar("_L", bound="AbstractLinearSolver")
 
 
-class Rule(ABC):
-    """The update rule of one running solve, on the rows that are still being worked on.
+class Prefix(NamedTuple):
+    """Sums over prefixes, where the rows of a matrix are the tokens of samples."""
 
-    A rule sees one evaluation after the other and answers each with the next point. It keeps its own history and
-    nothing else: counting, residuals, the best iterate, stopping and compaction belong to the loop.
-    """
+    length: int
+    """Number of tokens of a sample."""
 
-    max_growth: float = math.inf
-    """A sample whose ‖f(z) - z‖ exceeds its best by this factor is handed to `advance` as rejected (see `Scale`)."""
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sums of (rows, ...) values over each token and those before it."""
+        return values.unflatten(0, (-1, self.length)).cumsum(dim=1).flatten(0, 1)
 
-    num_quiet_windows: int = 1
-    """How many windows of the stagnation test may pass without progress by design, as while a basis is built."""
+    def max(self, values: Tensor) -> Tensor:
+        """Return the largest of (rows,) values among each token and those before it."""
+        return values.unflatten(0, (-1, self.length)).cummax(dim=1).values.flatten(0, 1)
 
-    max_stalled_windows: float = 3
-    """So many windows without progress end a sample. Infinite for methods whose residuals may rise for long before they
-    fall; at the rounding limit one window ends a sample in any case."""
 
-    may_look: bool = True
-    """Whether the rule may look at numbers, which on an accelerator makes the host wait; set by the loop."""
+class Evaluation(NamedTuple):
+    """One evaluation of f, and where in the solve it stands; what a step works on."""
 
-    @abstractmethod
-    def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
-        """Return the next (rows, D) point.
+    z: Tensor
+    """(rows, D) points at which f was evaluated."""
+    fz: Tensor
+    """(rows, D) images f(z)."""
+    g: Tensor
+    """(rows, D) residuals fz - z."""
+    norm: Tensor
+    """(rows,) norms of the images, without a graph; what is below eps times that is rounding."""
+    rejected: Tensor | None
+    """(rows,) which residuals grew beyond `max_growth` of their best; None where no row did."""
+    number: int | Tensor
+    """Evaluations made so far, this one included. In compiled code, which serves every step, it is a 0-dim tensor."""
+    num_left: int | Tensor
+    """Evaluations that the budget leaves after this one."""
+    tol: float | Tensor
+    """Tolerance of the solve."""
+    may_ask: bool
+    """Whether the step may read numbers on the host, as `if mask.any()` does. On an accelerator the host would have to
+    wait for the device, and compiled or exported code cannot ask at all."""
+    prefix: Prefix | None = None
+    """In a causal solve, where rows are tokens: sums over each token and those before it."""
 
-        Args:
-            z: The point just evaluated.
-            fz: f at that point.
-            g: The residual fz - z.
-            rejected: Which rows grew beyond `max_growth`, or None if it is known that no row did.
-        """
-
-    @abstractmethod
-    def select(self, rows: Tensor) -> None:
-        """Keep the history of the given rows only."""
+    @property
+    def is_first(self) -> bool:
+        """Whether it is known that nothing came before."""
+        return isinstance(self.number, int) and self.number == 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbstractLinearSolver(ABC):
+class AbstractLinearSolver(NamedOptions, ABC):
     """Hyper-parameters of a solver of u = A u + b, the system of the implicit gradient, where A u is Jᵀu."""
 
     max_evals: int = 30
@@ -71,6 +85,14 @@ class AbstractLinearSolver(ABC):
             check_count("check_every", self.check_every)
         if not self.tol >= 0 or math.isinf(self.tol):
             raise ValueError(f"tol is {self.tol!r}; it must be a finite number >= 0.")
+
+    def with_max_evals(self: _L, max_evals: int) -> _L:
+        """Return the solver with another budget."""
+        return replace(self, max_evals=max_evals)
+
+    def with_tol(self: _L, tol: float) -> _L:
+        """Return the solver with another tolerance."""
+        return replace(self, tol=tol)
 
     @abstractmethod
     def solve_linear(self, operator: Callable[[Tensor], Tensor], b: Tensor) -> tuple[Tensor, SolveStats]:
@@ -92,6 +114,12 @@ class AbstractSolver(AbstractLinearSolver):
     All solvers count in evaluations of f, stop each sample by itself at ‖f(z) - z‖ <= tol ‖f(z)‖, and are free of
     scale: a problem multiplied by a constant is solved along the same path. An equilibrium that rounding at the scale
     of the start cannot tell from zero counts as zero: ‖f(z)‖ is then replaced by that rounding.
+
+    A method of your own is a subclass with two functions. `init` returns the state of a solve: a tensor, None, or a
+    nested tuple of them, whose dim 0 is the rows. `step` takes it with an `Evaluation` and returns the new state and
+    the next points. A step may write into its own state, except while autograd records. It sees the rows that are still
+    running; counting, residuals, the best iterate, stopping and leaving the batch are not its business. If it asks the
+    host nothing where `may_ask` is False, it is compiled and exported as it is.
     """
 
     max_evals: int = 30
@@ -100,14 +128,66 @@ class AbstractSolver(AbstractLinearSolver):
     patience: int = 1
     """Number of evaluations in a row that must meet the tolerance; above 1 for cells that come close to a state and
     leave it again."""
+    causal: bool = False
+    """Solve each token of a sequence (dim 1 of the state) by itself and the tokens before it alone, so that a causal
+    cell stays causal: weights, best iterate and stop come from prefixes, and no state depends on later tokens."""
+
+    max_growth: ClassVar[float] = math.inf
+    """A sample whose ‖f(z) - z‖ exceeds its best by this factor is marked as rejected; see `Scale` for the measure."""
+    max_stalled_windows: ClassVar[float] = 3
+    """So many windows of evaluations without progress end a sample. Infinite for methods whose residuals may rise for
+    long before they fall; at the rounding limit one window ends a sample in any case."""
+    always_asks: ClassVar[bool] = False
+    """Whether a step asks the host also where `may_ask` is False, so that it can be neither compiled nor exported."""
+    is_loop: ClassVar[bool] = False
+    """Whether the method is a plain loop over f, whose last state is meant, and not the best, where it is unrolled."""
+    returns_image: ClassVar[bool] = False
+    """Whether the state of a solve is the image of the last evaluation, and not its point."""
+    passes_step: ClassVar[bool] = False
+    """Whether f is called with the number of the step, from 0 on, as `step=`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("patience", self.patience)
 
+    def num_quiet_windows(self, dim: int) -> int:
+        """Return how many windows may pass without progress by design, as while a basis is built.
+
+        Args:
+            dim: Number of elements of a state.
+        """
+        return 1
+
     @abstractmethod
-    def start(self, z: Tensor, eps: float) -> Rule:
-        """Return a fresh rule for a solve that starts at the (B, D) matrix z and evaluates f with precision eps."""
+    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Any:
+        """Return the state of a solve.
+
+        Args:
+            z: (rows, D) start, whose size, dtype and device are taken.
+            eps: Precision with which f is evaluated.
+            may_ask: Whether steps will be able to read numbers on the host; see `Evaluation`.
+        """
+
+    def widen(self, state: Any, num_evals: int) -> Any:
+        """Return a state with room for what so many evaluations bring.
+
+        Compiled solves, whose tensors have one shape for several steps, ask for it between them. Only methods whose
+        state grows with the budget have something to do.
+
+        Args:
+            state: What `init` or a step returned.
+            num_evals: Number of evaluations for which there must be room.
+        """
+        return state
+
+    @abstractmethod
+    def step(self, state: Any, at: Evaluation) -> tuple[Any, Tensor]:
+        """Return the new state and the (rows, D) points to evaluate next.
+
+        Args:
+            state: What `init` or the step before returned.
+            at: The evaluation just made.
+        """
 
     def solve_linear(self, operator: Callable[[Tensor], Tensor], b: Tensor) -> tuple[Tensor, SolveStats]:
         """Solve u = operator(u) + b as a fixed-point problem, from b and at the scale of b."""

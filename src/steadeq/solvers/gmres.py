@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .._internal.validation import check_count
 from ..equilibrium import SolveStats, Status
-from ._history import combine, look
 from ._krylov import Arnoldi, LeastResidual, unit
-from ._progress import Progress, start_progress
+from ._progress import Progress, Rules, Seen
+from ._window import combine, look
 from .base import WINDOW, AbstractLinearSolver
 
 
@@ -63,16 +63,17 @@ class GMRES(AbstractLinearSolver):
         # Kept of the best residual: with how many products it was reached.
         num_products = torch.zeros_like(scale).unsqueeze(1)
         start = (scale != 0).to(scale.dtype)
-        progress = start_progress(num_products, start, self, eps, num_quiet_windows=num_quiet_windows)
+        rules = Rules(num_quiet_windows=num_quiet_windows, floor=100 * eps)
+        progress = Progress(num_products, self, rules, residual=start)
         counts = torch.arange(1, self.max_evals + 1, dtype=scale.dtype, device=scale.device).unbind()
         while progress.goes_on:
             num_before = progress.num_evals
             capacity = min(memory, self.max_evals - num_before)
-            space = Arnoldi(rest, capacity, may_look=isinstance(progress, Progress))
+            space = Arnoldi(rest, capacity, may_ask=progress.may_ask)
             least = LeastResidual(space)
             while progress.goes_on and space.size < space.capacity:
                 residual = least.extend(*space.extend(operator(space.newest)))
-                progress.record(counts[progress.num_evals].expand(b.shape[0], 1), residual.expand(2, -1))
+                progress.record(counts[progress.num_evals].expand(b.shape[0], 1), Seen(residual.expand(2, -1)))
             used = (progress.payloads()[:, 0].long() - num_before).clamp(min=0)
             weights, rest, kept = least.minimize(used)
             # What rounding adds to a solution up to a hundred times as long as b is nothing to step back for.

@@ -4,14 +4,45 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._internal.validation import check_count
-from ._history import combine, products, weighted_sum
 from ._krylov import minimize_residual, orthogonalize_again, reciprocal, rotation, unit
-from .base import WINDOW, AbstractSolver, Rule
+from ._window import combine, look, products, weighted_sum
+from .base import WINDOW, AbstractSolver, Evaluation
+
+
+class NewtonState(NamedTuple):
+    """Newton steps whose inner and outer evaluations interleave freely between samples.
+
+    Each row is in one of two phases. Probing, it evaluates f at its base point plus a basis vector of its Krylov space;
+    stepping, it evaluates f at a candidate for the next base point. A basis has as many columns as its row has probed
+    and zeros after them, so that rows at different depths share all batched products.
+    """
+
+    is_probing: Tensor
+    base: Tensor
+    base_image: Tensor
+    base_residual: Tensor
+    base_norm: Tensor
+    """Norm of the residual at the base; infinite before there is one."""
+    step: Tensor
+    length: Tensor
+    """Distance of a probe from its base."""
+    relative_length: Tensor
+    """The same relative to the larger of ‖z‖ and ‖f(z)‖ at the base."""
+    forcing: Tensor
+    """Relative residual at which the linear system is solved well enough."""
+    fraction: Tensor
+    """Part of the step that the candidate takes."""
+    size: Tensor
+    """Columns that the row has probed."""
+    basis: Tensor
+    hessenberg: Tensor
+    normal: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,130 +66,125 @@ class NewtonKrylov(AbstractSolver):
     """Most evaluations inside a Newton step, at one state of memory each; None for 10, or the size of states of up to
     40 elements."""
 
+    # Its sizes follow from the budget, and its small systems need a choice of pivots.
+    always_asks = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.memory is not None:
             check_count("memory", self.memory)
+        if self.causal:
+            raise ValueError("NewtonKrylov has no causal form; use Anderson(causal=True) or Broyden(causal=True).")
 
-    def start(self, z: Tensor, eps: float) -> Rule:
-        """Return a fresh rule."""
-        dim = z.shape[1]
+    def _memory(self, dim: int) -> int:
         memory = self.memory or (max(_MEMORY, dim) if dim <= _SMALL else _MEMORY)
-        return NewtonKrylovRule(z, max_evals=self.max_evals, tol=self.tol, memory=memory, probe_length=math.sqrt(eps))
+        return max(1, min(memory, self.max_evals - 2))
+
+    def num_quiet_windows(self, dim: int) -> int:
+        """Return how many windows a basis may take to build."""
+        return 1 + self._memory(dim) // WINDOW
+
+    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> NewtonState:
+        """Return the state before the first Newton step."""
+        batch_size, dim = z.shape
+        memory, zeros, nothing = self._memory(dim), z.new_zeros(batch_size), torch.zeros_like(z)
+        return NewtonState(
+            is_probing=torch.zeros_like(zeros, dtype=torch.bool),
+            base=nothing,
+            base_image=nothing,
+            base_residual=nothing,
+            base_norm=torch.full_like(zeros, math.inf),
+            step=nothing,
+            length=zeros,
+            relative_length=torch.full_like(zeros, math.sqrt(eps)),
+            forcing=torch.full_like(zeros, 0.3),
+            fraction=torch.ones_like(zeros),
+            size=torch.zeros_like(zeros, dtype=torch.int64),
+            basis=z.new_zeros(batch_size, memory + 1, dim),
+            hessenberg=z.new_zeros(batch_size, memory + 1, memory),
+            normal=z.new_zeros(batch_size, memory + 1),
+        )
+
+    def step(self, state: NewtonState, at: Evaluation) -> tuple[NewtonState, Tensor]:
+        """Return, for each row, the next probe or the next candidate."""
+        if at.is_first:
+            # States usually start at zero, where the Jacobian says little about the equilibrium.
+            return state, at.fz
+        state, halving = self._accept(state, at)
+        state, solved = self._probe(state, at)
+        candidate = torch.where(halving[:, None], state.base + state.fraction[:, None] * state.step, state.base)
+        if not at.may_ask or look(solved.any()):
+            weights, _ = minimize_residual(
+                state.hessenberg, state.normal, state.size, state.base_norm, may_ask=at.may_ask
+            )
+            step = weighted_sum(weights, state.basis[:, :-1])
+            step = torch.where((state.size > 0)[:, None], step, state.base_residual)
+            state = state._replace(step=torch.where(solved[:, None], step, state.step))
+            candidate = torch.where(solved[:, None], state.base + state.step, candidate)
+        is_probing = ~(solved | halving)
+        newest = state.basis.take_along_dim(state.size[:, None, None], dim=1)[:, 0]
+        probe = state.base + state.length[:, None] * newest
+        return state._replace(is_probing=is_probing), torch.where(is_probing[:, None], probe, candidate)
+
+    def _accept(self, state: NewtonState, at: Evaluation) -> tuple[NewtonState, Tensor]:
+        """Move the base of rows whose candidate is good; return also the rows whose step is to be halved instead."""
+        stepping, norm = ~state.is_probing, torch.linalg.vector_norm(at.g, dim=1)
+        halving = stepping & (norm > state.base_norm) & (state.fraction > 0.1)
+        accepted = stepping & ~halving
+        mask = accepted[:, None]
+        image_norm = torch.linalg.vector_norm(at.fz, dim=1)
+        # Solving the linear system beyond the tolerance of the solve would be wasted.
+        least_forcing = 0.5 * at.tol * image_norm * reciprocal(norm)
+        ratio = (norm / state.base_norm).nan_to_num(1.0)
+        forcing = torch.where(state.base_norm.isinf(), 0.3, (0.9 * ratio.square()).clamp(0.01, 0.9))
+        forcing = torch.maximum(forcing, least_forcing.clamp(max=0.9))
+        scale = torch.maximum(image_norm, torch.linalg.vector_norm(at.z, dim=1))
+        positions = torch.arange(state.normal.shape[1], device=norm.device)
+        basis = torch.where(mask[:, :, None], 0, state.basis)
+        first = torch.where(mask & (positions == 0), 1, 0)[:, :, None]
+        return NewtonState(
+            is_probing=state.is_probing,
+            base=torch.where(mask, at.z, state.base),
+            base_image=torch.where(mask, at.fz, state.base_image),
+            base_residual=torch.where(mask, at.g, state.base_residual),
+            base_norm=torch.where(accepted, norm, state.base_norm),
+            step=state.step,
+            length=torch.where(accepted, state.relative_length * scale, state.length),
+            relative_length=state.relative_length,
+            forcing=torch.where(accepted, forcing, state.forcing),
+            fraction=torch.where(halving, state.fraction / 2, 1.0),
+            size=torch.where(accepted, 0, state.size),
+            basis=torch.where(first.bool(), unit(at.g, norm)[:, None], basis),
+            hessenberg=torch.where(mask[:, :, None], 0, state.hessenberg),
+            normal=torch.where(mask, (positions == 0).to(state.normal), state.normal),
+        ), halving
+
+    def _probe(self, state: NewtonState, at: Evaluation) -> tuple[NewtonState, Tensor]:
+        """Extend the basis of probing rows; return also the rows whose linear system is solved well enough."""
+        probing, memory = state.is_probing, state.hessenberg.shape[2]
+        image = (at.fz - state.base_image) * reciprocal(state.length)[:, None]
+        along = products(state.basis, image)
+        rest = combine(image, along, state.basis, scale=-1.0)
+        along, rest, norm = orthogonalize_again(state.basis, along, rest)
+        size = torch.where(probing, state.size + 1, state.size)
+        # The new entries go to row and column `size` of each probing sample, elsewhere everything stays.
+        positions = torch.arange(memory + 1, device=image.device)
+        is_new = probing[:, None] & (positions == size[:, None])
+        column = along + is_new * norm[:, None]
+        is_column = probing[:, None] & (positions[:-1] == state.size[:, None])
+        last = state.normal.gather(1, state.size[:, None])[:, 0]
+        cosine, sine = rotation(state.normal, last, along, norm)
+        normal = torch.where(probing[:, None], state.normal * cosine[:, None] + is_new * sine[:, None], state.normal)
+        is_enough = (normal[:, 0].abs() <= state.forcing) | (size >= memory)
+        # The last evaluation is never spent on a probe: a candidate may be the answer, a probe only informs.
+        is_last = at.num_left <= 1
+        solved = (probing & is_enough) | (is_last & (probing | (size == 0)))
+        return state._replace(
+            basis=torch.where(is_new[:, :, None], unit(rest, norm)[:, None], state.basis),
+            hessenberg=torch.where(is_column[:, None], column[:, :, None], state.hessenberg),
+            normal=normal,
+            size=size,
+        ), solved
 
 
 _MEMORY, _SMALL = 10, 40
-
-
-class NewtonKrylovRule(Rule):
-    """Newton steps whose inner and outer evaluations interleave freely between samples.
-
-    Each row is in one of two phases. Probing, it evaluates f at its base point plus a basis vector of its Krylov space;
-    stepping, it evaluates f at a candidate for the next base point. A basis has as many columns as its row has probed
-    and zeros after them, so that rows at different depths share all batched products.
-
-    Args:
-        z: (B, D) start of the solve.
-        max_evals: Number of evaluations that the solve may spend.
-        tol: The tolerance of the solve, beyond which no linear system is solved.
-        memory: The most columns of a basis.
-        probe_length: Distance of a probe from its base, relative to the larger of ‖z‖ and ‖f(z)‖.
-    """
-
-    def __init__(self, z: Tensor, *, max_evals: int, tol: float, memory: int, probe_length: float) -> None:
-        batch_size, dim = z.shape
-        self._tol, self._probe_length = tol, probe_length
-        self._evals_left = max_evals
-        self._is_first = True
-        self._memory = max(1, min(memory, max_evals - 2))
-        self.num_quiet_windows = 1 + self._memory // WINDOW
-        zeros = z.new_zeros(batch_size)
-        self._is_probing = torch.zeros_like(zeros, dtype=torch.bool)
-        self._base = self._base_image = self._base_residual = self._step = torch.zeros_like(z)
-        self._base_norm = torch.full_like(zeros, math.inf)
-        self._length = zeros
-        self._forcing = torch.full_like(zeros, 0.3)
-        self._fraction = torch.ones_like(zeros)
-        self._size = torch.zeros_like(zeros, dtype=torch.int64)
-        self._basis = z.new_zeros(batch_size, self._memory + 1, dim)
-        self._hessenberg = z.new_zeros(batch_size, self._memory + 1, self._memory)
-        self._normal = z.new_zeros(batch_size, self._memory + 1)
-
-    def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
-        """Return, for each row, the next probe or the next candidate."""
-        self._evals_left -= 1
-        if self._is_first:
-            # States usually start at zero, where the Jacobian says little about the equilibrium.
-            self._is_first = False
-            return fz
-        stepping = ~self._is_probing
-        halving = self._accept(stepping, z, fz, g)
-        solved = self._probe_image(fz)
-        candidate = torch.where(halving[:, None], self._base + self._fraction[:, None] * self._step, self._base)
-        if solved.any():
-            weights, _ = minimize_residual(self._hessenberg, self._normal, self._size, self._base_norm)
-            step = weighted_sum(weights, self._basis[:, :-1])
-            step = torch.where((self._size > 0)[:, None], step, self._base_residual)
-            self._step = torch.where(solved[:, None], step, self._step)
-            candidate = torch.where(solved[:, None], self._base + self._step, candidate)
-        self._is_probing = ~(solved | halving)
-        newest = self._basis.take_along_dim(self._size[:, None, None], dim=1)[:, 0]
-        probe = self._base + self._length[:, None] * newest
-        return torch.where(self._is_probing[:, None], probe, candidate)
-
-    def _accept(self, stepping: Tensor, z: Tensor, fz: Tensor, g: Tensor) -> Tensor:
-        """Move the base of rows whose candidate is good; return the rows whose step is to be halved instead."""
-        norm = torch.linalg.vector_norm(g, dim=1)
-        halving = stepping & (norm > self._base_norm) & (self._fraction > 0.1)
-        self._fraction = torch.where(halving, self._fraction / 2, 1.0)
-        accepted = stepping & ~halving
-        mask = accepted[:, None]
-        image_norm = torch.linalg.vector_norm(fz, dim=1)
-        # Solving the linear system beyond the tolerance of the solve would be wasted.
-        least_forcing = 0.5 * self._tol * image_norm * reciprocal(norm)
-        ratio = (norm / self._base_norm).nan_to_num(1.0)
-        forcing = torch.where(self._base_norm.isinf(), 0.3, (0.9 * ratio.square()).clamp(0.01, 0.9))
-        forcing = torch.maximum(forcing, least_forcing.clamp(max=0.9))
-        self._forcing = torch.where(accepted, forcing, self._forcing)
-        self._base, self._base_image = torch.where(mask, z, self._base), torch.where(mask, fz, self._base_image)
-        self._base_residual = torch.where(mask, g, self._base_residual)
-        self._base_norm = torch.where(accepted, norm, self._base_norm)
-        scale = torch.maximum(image_norm, torch.linalg.vector_norm(z, dim=1))
-        self._length = torch.where(accepted, self._probe_length * scale, self._length)
-        self._basis = torch.where(mask[:, :, None], 0, self._basis)
-        self._basis[:, 0] = torch.where(mask, unit(g, norm), self._basis[:, 0])
-        self._hessenberg = torch.where(mask[:, :, None], 0, self._hessenberg)
-        self._normal = torch.where(mask, torch.eye(1, self._memory + 1).to(self._normal), self._normal)
-        self._size = torch.where(accepted, 0, self._size)
-        return halving
-
-    def _probe_image(self, fz: Tensor) -> Tensor:
-        """Extend the basis of probing rows; return the rows whose linear system is solved well enough."""
-        probing = self._is_probing
-        image = (fz - self._base_image) * reciprocal(self._length)[:, None]
-        along = products(self._basis, image)
-        rest = combine(image, along, self._basis, scale=-1.0)
-        along, rest, norm = orthogonalize_again(self._basis, along, rest)
-        size = torch.where(probing, self._size + 1, self._size)
-        # The new entries go to row and column `size` of each probing sample, elsewhere everything stays.
-        positions = torch.arange(self._memory + 1, device=fz.device)
-        is_new = probing[:, None] & (positions == size[:, None])
-        self._basis = torch.where(is_new[:, :, None], unit(rest, norm)[:, None], self._basis)
-        column = along + is_new * norm[:, None]
-        is_column = probing[:, None] & (positions[:-1] == self._size[:, None])
-        self._hessenberg = torch.where(is_column[:, None], column[:, :, None], self._hessenberg)
-        last = self._normal.gather(1, self._size[:, None])[:, 0]
-        cosine, sine = rotation(self._normal, last, along, norm)
-        normal = self._normal * cosine[:, None] + is_new * sine[:, None]
-        self._normal = torch.where(probing[:, None], normal, self._normal)
-        self._size = size
-        is_enough = (self._normal[:, 0].abs() <= self._forcing) | (size >= self._memory)
-        # The last evaluation is never spent on a probe: a candidate may be the answer, a probe only informs.
-        is_last = self._evals_left <= 1
-        return (probing & is_enough) | (is_last & (probing | (size == 0)))
-
-    def select(self, rows: Tensor) -> None:
-        """Keep the given rows."""
-        for name, value in list(vars(self).items()):
-            if isinstance(value, Tensor):
-                setattr(self, name, value.index_select(0, rows))

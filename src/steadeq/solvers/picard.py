@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from .._internal.validation import check_step_length
-from .base import AbstractSolver, Rule
+from .base import AbstractSolver, Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,21 +28,16 @@ class Picard(AbstractSolver):
     damping: float = 1.0
     """Length of the step from z towards f(z), in (0, 1]; 1 replaces z by f(z)."""
 
+    is_loop = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_step_length("damping", self.damping)
 
-    def start(self, z: Tensor, eps: float) -> Rule:
-        """Return a fresh rule."""
-        return _PicardRule(self.damping)
+    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Any:
+        """Return no state."""
+        return None
 
-
-class _PicardRule(Rule):
-    def __init__(self, damping: float) -> None:
-        self._damping = damping
-
-    def advance(self, z: Tensor, fz: Tensor, g: Tensor, rejected: Tensor | None) -> Tensor:
-        return fz if self._damping == 1 else z + self._damping * g
-
-    def select(self, rows: Tensor) -> None:
-        pass
+    def step(self, state: Any, at: Evaluation) -> tuple[Any, Tensor]:
+        """Return z + damping (f(z) - z)."""
+        return None, at.fz if self.damping == 1 else at.z + self.damping * at.g

@@ -170,8 +170,8 @@ def test_what_is_inside_of_a_class_that_was_chosen_can_be_changed_too():
         ("--regularizer.schedule Increments", "regularizer.schedule.increment is missing."),
         ("--regularizer.schedule StopAfter", "regularizer.schedule.step is None and epoch is None; one of them"),
         ("--model DEQTransformerLM", "model.vocab_size is missing."),
-        ("--solver", "--solver is ''; it must be one of Anderson, Broyden, NewtonKrylov, Picard"),
-        ("--solver GMRES", "--solver is 'GMRES'; it must be one of Anderson, Broyden, NewtonKrylov, Picard"),
+        ("--solver", "--solver is ''; it must be one of Anderson, Broyden, Loop, NewtonKrylov, Picard"),
+        ("--solver GMRES", "--solver is 'GMRES'; it must be one of Anderson, Broyden, Loop, NewtonKrylov, Picard"),
         ("--solver None", "--solver is 'None'; it must be one of"),
         ("--solver Andersen", "Did you mean 'Anderson'?"),
         ("--solver Broyden Picard", "--solver is 'Broyden Picard'"),
@@ -323,7 +323,9 @@ def test_help_of_another_class_lists_its_fields(capsys):
 def test_help_says_how_to_switch_off_what_is_on_and_what_a_solver_of_evaluations_can_be(capsys):
     output = " ".join(help_of(capsys, [], TEXT).split())
     assert "--model.no-weight-norm switches it off" in output
-    assert re.search(r"--eval-solver CLASS (?:(?! --).)+\(.*?one of Anderson, Broyden, NewtonKrylov, Picard", output)
+    assert re.search(
+        r"--eval-solver CLASS (?:(?! --).)+\(.*?one of Anderson, Broyden, Loop, NewtonKrylov, Picard", output
+    )
 
 
 # The way back
@@ -350,7 +352,7 @@ CHANGES = {
         "data": Cifar10(num_validation=17, augment=False),
     },
     "fields": {
-        "solver": {"tol": 1e-11},
+        "solver": {"check_every": 3},
         "adjoint": Unrolled(),
         "regularizer": {"schedule": ClosedLoop(target=2e-3, maximum=float("inf")), "seed": 5},
         "warmup": {"num_steps": 3, "depth": 2, "regularizer_weight": 0.125},

@@ -69,7 +69,7 @@ def test_help_and_version_do_not_import_torch():
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=300
     )
     assert result.returncode == 0, result.stderr
     assert all(command in result.stdout for command in COMMANDS)
@@ -88,8 +88,9 @@ def test_every_command_has_help(command, capfd):
 def test_the_help_of_a_recipe_lists_every_section_with_its_values(recipe, capfd):
     assert main(["train", recipe, "--help"]) == 0
     output = capfd.readouterr().out
-    for option in ("--out", "--resume", "--profile", "--loop.num-epochs", "--regularizer.weight", "--solver.max-evals"):
+    for option in ("--out", "--resume", "--profile", "--loop.num-epochs", "--regularizer.weight"):
         assert option in output
+    assert "--solver.max-evals" in output or "--solver.num-steps" in output
 
 
 # Train
@@ -360,6 +361,6 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_traceback():
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
-    process.wait(timeout=60)
+    process.wait(timeout=300)
     assert b"Traceback" not in errors
     assert b"Exception ignored" not in errors

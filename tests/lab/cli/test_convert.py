@@ -101,7 +101,9 @@ def test_a_checkpoint_becomes_a_folder_and_what_was_found_is_told(flag, checkpoi
     count = sum(p.numel() for p in model.parameters())
     assert output.splitlines()[0] == f"MDEQClassifier, {count:,} parameters"
     told, assumed = output.splitlines()[1:3]
-    assert told.startswith("Told by the weights: channels=(24, 24), image_channels=3, num_downsamplings=0, expansion=5")
+    assert told.startswith(
+        "Inferred from the weights: channels=(24, 24), image_channels=3, num_downsamplings=0, expansion=5"
+    )
     assert assumed == "Assumed (preset mdeq/cifar10-tiny): groups=8, dropout=0.25"
     loaded = MDEQClassifier.from_pretrained(home / "tiny")
     assert loaded.config == model.config

@@ -14,17 +14,19 @@ def test_the_demo_trains_compares_and_reports_and_reuses_what_is_finished(tmp_pa
     assert set(records) == {f"prefix-sums{kind}-seed{seed}" for kind in ("", "-jr") for seed in (0, 1)}
     assert all(record.is_finished for record in records.values())
     for kind, label in (("", "without"), ("-jr", "with")):
-        (line,) = [line for line in output.splitlines() if line.strip().startswith(f"{label} the penalty")]
-        shown = [float(number) for number in re.findall(r"([0-9.]+)% ±", line)]
-        # After so many iterations, and the evaluation that tells the residual.
-        for share, budget in zip(shown, (13, 49, 193), strict=True):
+        (line,) = [line for line in output.splitlines() if line.strip().startswith(f"{label} ")]
+        shown = [float(number) for number in re.findall(r"(?<!± )\b([0-9.]+)%", line)]
+        for share, budget in zip(shown, (12, 48, 192), strict=True):
             scores = [records[f"prefix-sums{kind}-seed{seed}"].evaluation.row(budget).score for seed in (0, 1)]
             assert abs(share - 50 * sum(scores)) <= 0.5
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") > 8
+    assert page.count("<svg") >= 8
     # The sentence that the terminal ends with opens the page, and figures follow it.
     (sentence,) = [line for line in output.splitlines() if line.startswith("Both networks are trained")]
     assert page.index(sentence) < page.index("<svg") < page.index('id="comparison"')
+    # Three answers a step, after 4 evaluations each: what is logged is what the sentence says.
+    assert "after 12 evaluations of one block" in sentence
+    assert all(line.forward_evals == 12 for record in records.values() for line in record.training)
     weights = {name: (tmp_path / name / "metrics.jsonl").read_bytes() for name in records}
     assert main(arguments) == 0
     assert {name: (tmp_path / name / "metrics.jsonl").read_bytes() for name in records} == weights

@@ -351,7 +351,7 @@ def test_other_data_than_that_of_the_training_are_refused(folder, tmp_path, capf
     path = run_of(folder, "text")
     write_corpus(tmp_path, line="the cat saw the mat and sat on a dog")
     monkeypatch.setenv("STEADEQ_DATA", str(tmp_path))
-    assert "was trained with other data" in refuse(capfd, str(path))
+    assert "was trained with another vocabulary" in refuse(capfd, str(path))
 
 
 # Files

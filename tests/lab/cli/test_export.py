@@ -13,7 +13,7 @@ from steadeq.export import read_metadata
 from steadeq.lab import recipes
 from steadeq.lab.cli import export
 from steadeq.lab.cli.main import main
-from steadeq.models import ConvDEQ, DEQTransformerLM, ResNet
+from steadeq.models import ConvDEQ, DEQTransformerLM, ResNet, ToyDEQ
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +129,21 @@ def test_links_are_followed_and_devices_written_to(run, tmp_path, capfd):
 def test_the_twin_is_an_explicit_network_on_the_same_data(recipe, twin):
     config = recipes.get(recipe).build()
     with torch.device("meta"):
-        found = export._find_twin(config, config.model.build())
+        found = export._find_peer(config, config.model.build())
     assert (found and found[0]) == twin
     assert found is None or isinstance(found[1], nn.Module)
+
+
+def test_a_model_of_half_precision_is_exported_in_half_precision(tmp_path, capfd):
+    ToyDEQ(hidden=6).half().save_pretrained(tmp_path / "model")
+    output = succeed(capfd, tmp_path / "model", "--shape", "1", "--evals", "2", "-o", tmp_path / "toy.pt2")
+    assert "x is torch.float16 of shape (batch, 1)" in output
+
+
+@pytest.mark.slow
+def test_a_program_that_no_runtime_runs_is_not_written(tmp_path, capfd):
+    ToyDEQ(hidden=6).bfloat16().save_pretrained(tmp_path / "model")
+    path = tmp_path / "toy.onnx"
+    said = fail(capfd, tmp_path / "model", "--shape", "1", "--evals", "2", "-o", path)
+    assert "does not run on torch.bfloat16" in said
+    assert not path.exists()

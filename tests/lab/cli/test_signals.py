@@ -8,6 +8,7 @@ import sys
 import pytest
 from lab.train.runs import environment, signal_at_step, start
 
+from steadeq.lab.cli.leaving import LeavingAtOnce
 from steadeq.lab.cli.main import main
 from steadeq.lab.folder import RunFolder
 from steadeq.lab.runs import RunRecord
@@ -81,15 +82,59 @@ def test_the_package_imports_nothing_before_the_command_can_be_interrupted():
     assert run_python("-S", "-c", code).stdout == "['steadeq', 'steadeq.__main__']\n"
 
 
-def test_ctrl_c_is_left_alone_once_the_command_is_imported():
+@pytest.mark.parametrize("handler", ["default_int_handler", "SIG_IGN"])
+def test_imports_leave_ctrl_c_as_it_was(handler, monkeypatch):
+    previous = signal.signal(signal.SIGINT, getattr(signal, handler))
+    try:
+        with LeavingAtOnce():
+            pass
+        assert signal.getsignal(signal.SIGINT) is getattr(signal, handler)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored():
     code = (
         "import signal\nfrom steadeq.__main__ import run\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "assert run() == 0\nassert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "assert run() == 0\nassert signal.getsignal(signal.SIGINT) is signal.SIG_IGN\n"
     )
     assert run_python("-c", code, "--version").returncode == 0
+
+
+@pytest.mark.parametrize("has_been_stopped", [True, False])
+def test_ctrl_c_while_the_interpreter_ends_is_no_traceback(has_been_stopped):
+    stop = "signal.raise_signal(signal.SIGINT)" if has_been_stopped else "pass"
+    code = (
+        "import atexit, runpy, signal, sys, threading\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import steadeq.lab.cli.main as command\n"
+        "atexit.register(signal.raise_signal, signal.SIGINT)\n"
+        "threading._register_atexit(signal.raise_signal, signal.SIGINT)\n"
+        "plain = command._drop_lost_output\n"
+        "command._drop_lost_output = lambda: [plain(), signal.raise_signal(signal.SIGINT)] if stopped else plain()\n"
+        f"stopped = {has_been_stopped}\n"
+        "def dispatch(arguments):\n"
+        f"    {stop}\n"
+        "    return 0\n"
+        "command._dispatch = dispatch\n"
+        "runpy.run_module('steadeq', run_name='__main__')\n"
+    )
+    result = run_python("-c", code)
+    said = "steadeq: Stopped at once; what was saved before is intact.\n"
+    assert (result.returncode, result.stderr) == ((130, said) if has_been_stopped else (0, ""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [0.0, 0.003, 0.02])
+def test_a_storm_of_ctrl_c_is_a_sentence_and_no_traceback(pause, tmp_path):
+    path = tmp_path / "run"
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    process = start("train", "synthetic-jr", "--out", str(path), "--loop.num-steps", "4000", **heed)
+    _, errors = signal_at_step(process, path, 5, signal.SIGINT, pause=pause)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert len(errors.splitlines()) == 1
 
 
 def test_ctrl_c_before_the_command_has_set_up_its_streams_is_no_traceback():

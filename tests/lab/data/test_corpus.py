@@ -301,7 +301,7 @@ def test_zero_bytes_are_no_text(tmp_path, text):
 def test_a_text_of_too_many_different_words_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary, "MAX_TOKENS", 5)
     write(tmp_path)
-    with pytest.raises(InputError, match=r"more than 5 different words: put <unk> in the place of rare ones\.$"):
+    with pytest.raises(InputError, match=r"more than 5 different words: put <unk> instead of rare ones\.$"):
         load("wikitext-2")
 
 

@@ -16,7 +16,13 @@ from steadeq.lab.report import (
     save_png,
     synthetic_figure,
 )
-from steadeq.lab.report.curves import memory_figure, residual_figure, score_by_evals_figure, score_by_time_figure
+from steadeq.lab.report.curves import (
+    evals_figure,
+    memory_figure,
+    residual_figure,
+    score_by_evals_figure,
+    score_by_time_figure,
+)
 from steadeq.lab.report.curves import spectral_radius_figure as radius_curves
 from steadeq.lab.report.diagnosis import num_evals_figure, residual_curve_figure, spectral_radius_figure
 from steadeq.lab.report.groups import MAX_POINTS, combine
@@ -169,6 +175,12 @@ def test_equilibria_are_fixed_points_and_iteration_leads_there():
     path = picard_path(model, float(x[1]), start=1.0)
     assert path[0] == 1.0
     assert abs(path[-1] - float(z[1])) < 1e-3
+
+
+def test_evaluations_that_are_one_number_throughout_get_no_figure(tmp_path):
+    runs = read(*(write_run(tmp_path / f"run-{seed}", seed=seed) for seed in (0, 1)))
+    assert evals_figure(group_runs(runs[:1])) is None
+    assert evals_figure(group_runs(runs)) is not None
 
 
 def test_the_gamma_figure_counts_evaluations():

@@ -73,8 +73,8 @@ def test_the_error_of_a_radius_is_said_where_it_was_recorded(tmp_path):
     groups = group_runs(read(*folders))
     (text,) = headlines(groups, compared_split(groups))
     assert "is 0.80 (error 0.02, 25% unknown) against 0.80 (error unknown): " in text
-    cells = [cell.text for cell in compare_groups(groups, "validation")["ρ(J)"]]
-    assert cells == ["0.800 (error unknown)", "0.800 (error 0.02, 25% unknown)"]
+    cells = [(cell.text, cell.error) for cell in compare_groups(groups, "validation")["ρ(J)"]]
+    assert cells == [("0.800", "error unknown"), ("0.800", "error 0.02, 25% unknown")]
 
 
 def test_unfinished_runs_make_it_preliminary(tmp_path):

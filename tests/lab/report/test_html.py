@@ -257,7 +257,7 @@ def test_nothing_overflows_in_a_browser(tmp_path, folders, width):
         [*command, "--dump-dom", (tmp_path / "frame.html").as_uri()],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     measured = json.loads(re.search("<title>(.*?)</title>", result.stdout)[1])
@@ -277,3 +277,18 @@ def test_names_of_anything_but_characters_make_a_page(name, tmp_path):
     drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     assert len(drawings) > 3
     assert not set("\x07\x1b") & set("".join(drawings))
+
+
+def test_a_line_for_each_model_can_be_pasted_into_a_paper(text):
+    (box,) = re.findall(r"To paste into a paper</h3>\n<pre><code>(.*?)</code></pre>", text, flags=re.DOTALL)
+    lines = [re.sub(r"<.*?>", "", line) for line in box.splitlines()]
+    assert [line.partition(":")[0] for line in lines] == ["digits", "digits-jr"]
+    assert all(" on test data; " in line and line.endswith("(2 seeds).") for line in lines)
+    assert ["accuracy 93.0%" in line for line in lines] == [True, False]
+    assert all("spectral radius 0.800" in line for line in lines)
+
+
+def test_all_runs_can_be_run_again_from_one_box(text, folders):
+    (rest,) = re.findall(r"How to run it again</h3>(.*?)<h3>", text, flags=re.DOTALL)
+    assert rest.count("<pre>") == 1
+    assert rest.count("steadeq train") == len(folders)

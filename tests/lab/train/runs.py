@@ -234,16 +234,24 @@ def start(*arguments: str, **options) -> subprocess.Popen:
     )
 
 
-def signal_at_step(process: subprocess.Popen, path: Path, step: int, number: signal.Signals) -> tuple[str, str]:
-    """Send a signal once metrics.jsonl shows a step; return standard output and error."""
+def signal_at_step(
+    process: subprocess.Popen, path: Path, step: int, number: signal.Signals, *, pause: float | None = None
+) -> tuple[str, str]:
+    """Send a signal once metrics.jsonl shows a step; return standard output and error.
+
+    With a pause, the signal is sent again and again until the process has ended.
+    """
     deadline = time.monotonic() + 60
     try:
         while process.poll() is None and time.monotonic() < deadline:
             if (path / "metrics.jsonl").is_file() and (path / "metrics.jsonl").read_bytes().count(b'"train"') >= step:
                 process.send_signal(number)
+                while pause is not None and process.poll() is None and time.monotonic() < deadline:
+                    time.sleep(pause)
+                    process.send_signal(number)
                 break
             time.sleep(0.005)
-        return process.communicate(timeout=60)
+        return process.communicate(timeout=300)
     finally:
         process.kill()
         process.wait()

@@ -120,7 +120,7 @@ def test_the_kernel_refusing_to_write_leaves_the_last_checkpoint_intact(whole, p
         str(path),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1, errors
     assert_one_sentence(errors)
     assert RunFolder(path).checkpoints().steps() == [4]

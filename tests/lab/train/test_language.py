@@ -12,7 +12,7 @@ from steadeq import GMRES, Anderson, Implicit, JacobianRegularizer
 from steadeq.lab.cli.main import main
 from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig, WarmupConfig
 from steadeq.lab.data import StreamReader, Text, WikiText2
-from steadeq.lab.errors import InputError, Interrupted
+from steadeq.lab.errors import InputError, Interrupted, RunError
 from steadeq.lab.folder import RunFolder
 from steadeq.lab.optimizers import Adam
 from steadeq.lab.tasks import LanguageModeling
@@ -213,3 +213,15 @@ def test_streams_do_not_depend_on_the_parts_they_are_cut_into():
             assert torch.equal(a, torch.cat(b))
     assert whole.steps_per_epoch == 4  # the last one is shorter
     assert torch.equal(whole.get(4, 0)[0], whole.get(0, 0)[0]), "the next epoch begins at the beginning"
+
+
+def test_a_carry_that_does_not_fit_the_network_is_refused(tmp_path):
+    config = make_config()
+    with pytest.raises(Crash):
+        train_until(config, tmp_path / "run", crash_at=6)
+    checkpoints = RunFolder(tmp_path / "run").checkpoints()
+    checkpoint = checkpoints.load_latest()
+    checkpoint.state["carry"] = [part[..., :3] for part in checkpoint.state["carry"]]
+    checkpoints.save(checkpoint)
+    with pytest.raises(RunError, match="is not one that a run has saved"):
+        train(config, tmp_path / "run")

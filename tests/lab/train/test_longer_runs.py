@@ -102,6 +102,6 @@ def test_an_interrupted_run_prints_the_command_that_goes_on_with_it(folder):
         if "step" in line:
             break
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 130
     assert f"To go on: steadeq train --resume --out '{path}'" in error

@@ -301,14 +301,15 @@ def test_the_recorded_norm_is_that_of_the_jacobian(tmp_path):
 
 def test_a_closed_loop_records_the_weight_that_was_applied(tmp_path):
     config = tiny_config(
-        regularizer={"schedule": ClosedLoop(target=1e-3), "weight": 0.2, "probability": 1.0}, solver={"max_evals": 3}
+        regularizer={"schedule": ClosedLoop(target=1e-3), "weight": 0.2, "probability": 1.0},
+        solver={"max_evals": 3},
     )
     _, recorder = record(config, tmp_path / "run")
     regularizer = config.regularizer.for_run(num_steps=12, steps_per_epoch=4, seed=config.loop.seed)
     applied = []
     for step, values in enumerate(recorder.values):
         applied.append(regularizer.gamma(step))
-        regularizer.observe(residual=values["forward_residual"])
+        regularizer.observe(residual=values["forward_residual"], is_cut=values["penalty_cut"] > 0.5)
     assert len(set(applied)) > 1
     assert [values["regularizer_weight"] for values in recorder.values] == applied
 

@@ -264,7 +264,7 @@ def test_a_killed_process_resumes_bit_for_bit_and_a_fresh_one_evaluates_it(proje
         assert main(["train", "bikes.py:recipe", *arguments]) == 0
     assert_same(final_state(path), final_state(tmp_path / "whole"))
     process = start("evaluate", str(path), *RECIPE, "--budgets", "2", "6", cwd=project)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert errors == ""
     assert "evaluation.json" in output

@@ -1,5 +1,6 @@
 """A run that was stopped, in whatever way and wherever, ends as one that never was."""
 
+import os
 import random
 import signal
 import time
@@ -81,6 +82,29 @@ def test_a_crash_after_any_step_leaves_no_trace(step, rich_ending, tmp_path):
         train_until(config, tmp_path / "run", crash_at=step)
     train(config, tmp_path / "run")
     assert_same(final_state(tmp_path / "run"), rich_ending)
+
+
+@pytest.mark.parametrize("step", [6, 9])
+def test_a_power_cut_costs_only_what_came_after_the_last_checkpoint(step, rich_ending, tmp_path):
+    config, path, sizes, plain = tiny_config(**RICH), tmp_path / "run", {}, os.fsync
+
+    def fsync(handle):
+        plain(handle)
+        sizes[os.fstat(handle).st_ino] = os.fstat(handle).st_size
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(Crash):
+            train_until(config, path, crash_at=step)
+    for file in path.rglob("*"):
+        if file.is_file():
+            # What no fsync has put on disk is lost.
+            os.truncate(file, min(file.stat().st_size, sizes.get(file.stat().st_ino, 0)))
+    checkpoint = RunFolder(path).checkpoints().load_latest()
+    assert checkpoint is not None
+    assert checkpoint.step == step // 4 * 4
+    train(config, path)
+    assert_same(final_state(path), rich_ending)
 
 
 @pytest.mark.parametrize("step", range(1, 13))
@@ -224,6 +248,6 @@ def test_a_process_that_is_killed_again_and_again_at_random_resumes_bit_for_bit(
         # Anywhere in a step, an evaluation or a checkpoint.
         time.sleep(draw.uniform(0.0, 0.15))
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert main(["train", "--resume", "--out", str(path)]) == 0
     assert_same(final_state(path), long_ending)

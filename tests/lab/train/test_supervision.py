@@ -17,7 +17,7 @@ SECTIONS = {
 
 def test_each_answer_goes_on_from_the_last_state_without_its_graph(tmp_path):
     config = tiny_config("prefix-sums", **SECTIONS)
-    assert (config.loop.num_answers, config.solver.max_evals) == (3, 5)
+    assert (config.loop.num_answers, config.solver.max_evals) == (3, 4)
     trainer = Trainer(config, RunFolder.create(tmp_path / "run", config))
     batches = [trainer.reader.get(step, 0) for step in range(4)]
     trainer.train()

@@ -33,6 +33,7 @@ from ..serialization import (
     negated_flag_of,
     subclasses,
 )
+from ..terminal import MANNERS
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -211,7 +212,7 @@ class _Parser:
             elif flag in negations and not words:
                 negations[flag].set(False)
             elif flag not in options:
-                raise InputError(f"There is no option {flag}.{suggestion(flag, [*options, '--help'])}")
+                raise InputError(f"There is no option {flag}.{suggestion(flag, [*options, '--help', *MANNERS])}")
 
     # Help
 
@@ -235,6 +236,9 @@ class _Parser:
                 lines += textwrap.wrap(f"{option.name}: {option.doc}", width)
             else:
                 lines += _entry(f"{option.flag} {_metavar(option.hint)}".rstrip(), _describe(option), width)
+        lines.append("")
+        for flag, text in MANNERS.items():
+            lines += _entry(flag, text, width)
         return "\n".join(lines)
 
 

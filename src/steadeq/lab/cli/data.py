@@ -18,6 +18,7 @@ from ..data.catalog import CATALOG, Entry
 from ..data.download import Progress
 from ..data.locations import download_folder
 from ..errors import InputError
+from ..terminal import Work, answer, is_quiet, note
 from .arguments import parse, positional
 from .table import print_table
 
@@ -38,7 +39,7 @@ class Arguments:
 
 def run(arguments: Sequence[str]) -> int:
     """Say what data there is, where it is looked for, and how to get it; or get it."""
-    summary = "What data is there, where it is looked for, and how to get it."
+    summary = "List data sets, where they are, and how to get them; or download one."
     args = parse(Arguments, arguments, command="data", summary=summary)
     if args.name is not None and args.name not in CATALOG:
         raise InputError(f"There is no dataset {args.name!r}.{suggestion(args.name, CATALOG)}")
@@ -49,12 +50,16 @@ def run(arguments: Sequence[str]) -> int:
     if args.name is None:
         rows = [[entry.name, entry.state(), entry.summary] for entry in CATALOG.values()]
         print_table(["data", "where", "what it is"], rows)
-        print(f"Looked for in {_folders()} ($STEADEQ_DATA, ./data, the user's cache).")
-        print("`steadeq data NAME` says how to get one.")
+        note(f"Looked for in {_folders()} ($STEADEQ_DATA, ./data, the user's cache).")
+        note("`steadeq data NAME` says how to get one.")
+        answer([{"name": name, "where": where, "summary": summary} for name, where, summary in rows])
     elif args.download:
         _download(CATALOG[args.name], args.to)
     elif args.verify:
-        print(f"All files in {CATALOG[args.name].verify()} have their published checksums.")
+        with Work(f"Comparing the files of {args.name} with their checksums"):
+            place = CATALOG[args.name].verify()
+        print(f"All files in {place} have their published checksums.")
+        answer({"name": args.name, "where": place})
     else:
         _describe(CATALOG[args.name])
     return 0
@@ -62,6 +67,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _describe(entry: Entry) -> None:
     print(f"{entry.name}: {entry.summary}")
+    answer({"name": entry.name, "where": entry.state(), "summary": entry.summary, "terms": entry.terms})
     print(f"terms: {entry.terms}")
     print(f"where: {entry.state()}")
     if entry.layouts:
@@ -74,6 +80,7 @@ def _download(entry: Entry, to: Path | None) -> None:
     folder = download_folder() if to is None else to
     with _progress() as progress:
         place = entry.download(folder, progress)
+    answer({"name": entry.name, "where": place})
     print(f"{entry.name} is in {place}{', and all files have their published checksums' if entry.checksums else ''}.")
     print(f"terms: {entry.terms}")
     # Unlike `Path.resolve`, this says nothing about links that lead in a circle.
@@ -92,12 +99,12 @@ def _progress() -> Iterator[Progress]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     tasks = {}
-    with Bar(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+    with Bar(*columns, TimeRemainingColumn(), console=console, disable=is_quiet() or not console.is_terminal) as bar:
 
         def show(name: str, done: int, total: int | None) -> None:
             if name not in tasks:
                 tasks[name] = bar.add_task(name)
-                if not console.is_terminal:
+                if not console.is_terminal and not is_quiet():
                     size = "" if total is None else f" ({total / 1e6:.1f} MB)"
                     console.print(f"Fetching {name}{size}.", highlight=False, soft_wrap=True)
             bar.update(tasks[name], completed=done, total=total)

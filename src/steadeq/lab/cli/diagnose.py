@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -22,7 +23,7 @@ from ...jacobian import frobenius_norm, operator_norm, spectral_radius
 from ...models import AbstractEquilibriumModel, ToyDEQ
 from ...solvers import AbstractSolver
 from ..config import TrainConfig
-from ..data import Synthetic, fingerprint, read_samples, synthetic
+from ..data import Synthetic, read_samples, synthetic
 from ..errors import InputError
 from ..files import write_atomically
 from ..folder import check_no_link, check_plain
@@ -30,6 +31,7 @@ from ..loading import TrainedModel, load_trained
 from ..report import diagnosis_panels, iteration_panel, save_png, synthetic_figure
 from ..report.synthetic import Frame
 from ..runs import RunDiagnosis, Split
+from ..terminal import Work, answer, note
 from ..train import Process
 from ..train.adapter import ModelAdapter
 from ..train.evaluation import Samples
@@ -75,11 +77,14 @@ class Arguments:
 
 def run(arguments: Sequence[str]) -> int:
     """Look closely at a run, say what was found, and write JSON and figures."""
-    summary = "Is it safe to iterate: does it converge, cycle, drift or diverge; spectrum and residuals of each sample."
+    summary = (
+        "Find out whether the states of a trained cell converge, cycle, drift or diverge, and measure its spectrum."
+    )
     args = parse(Arguments, arguments, command="diagnose", summary=summary)
     with Process.join(args.device) as process:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
-        result = _measure(trained, args, process.device)
+        with Work(f"Diagnosing {args.run}", 8) as work:
+            result = _measure(trained, args, process.device, work)
     panels = [iteration_panel(result), *diagnosis_panels(result)]
     figures = {panel.title: panel.figure for panel in panels} | _surfaces(trained)
     folder = args.run / "diagnosis"
@@ -107,11 +112,12 @@ def run(arguments: Sequence[str]) -> int:
         f"{result.converged:.0%} converged"
     )
     print_table(["per sample", "mean", "smallest", "largest", "mean error"], rows, title=title)
-    print(f"Written to {args.run / 'diagnosis.json'} and {folder}.")
+    note(f"Written to {args.run / 'diagnosis.json'} and {folder}.")
+    answer(json.loads(result.to_json()))
     return 0
 
 
-def _measure(trained: TrainedModel, args: Arguments, device: torch.device) -> RunDiagnosis:
+def _measure(trained: TrainedModel, args: Arguments, device: torch.device, work: Work) -> RunDiagnosis:
     """Return what is found out about a trained model on some samples of a split."""
     config, adapter = trained.config, ModelAdapter(trained.model)
     if not adapter.has_equilibrium:
@@ -124,10 +130,9 @@ def _measure(trained: TrainedModel, args: Arguments, device: torch.device) -> Ru
             "question begins."
         )
     dataset = config.data.load_split(args.split)
-    if trained.identity is not None:
-        trained.identity.check_data(args.split, fingerprint(dataset), args.run)
+    trained.check_samples(args.split, dataset)
     solver = config.evaluation_solver
-    solver = replace(solver, max_evals=max_evals, tol=solver.tol if args.tol is None else args.tol)
+    solver = solver.with_max_evals(max_evals).with_tol(solver.tol if args.tol is None else args.tol)
     precision = torch.bfloat16 if config.loop.precision == "bfloat16" else None
     with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
         samples = Samples.spread(
@@ -136,10 +141,13 @@ def _measure(trained: TrainedModel, args: Arguments, device: torch.device) -> Ru
         with torch.no_grad():
             eq = adapter(samples.x, carry=samples.carry, solver=solver).equilibrium
         assert eq is not None
+        work.advance()
+        work.doing(f"letting the cell run for {max_evals} evaluations")
         found = _iterate(
             trained, eq, samples, max_evals=max_evals, training_depth=depth, max_products=args.max_products
         )
-        return _summarize(trained, eq, solver, found, args)
+        work.advance(3)
+        return _summarize(trained, eq, solver, found, args, work)
 
 
 def _training_depth(config: TrainConfig, step: int) -> int:
@@ -151,8 +159,8 @@ def _training_depth(config: TrainConfig, step: int) -> int:
         num_evals = config.solver.max_evals
     else:
         num_evals = round(mean(depth.draw(step, seed=config.loop.seed) for step in range(1000)))
-    if isinstance(config.adjoint, (Unrolled, Reversible)):
-        # The last evaluation of a loop tells the residual of its state, and is no step.
+    if isinstance(config.adjoint, (Unrolled, Reversible)) and not config.solver.returns_image:
+        # The last evaluation tells the residual of its state, and is no step.
         num_evals = max(num_evals - 1, 1)
     # Each answer goes on where the last one ended.
     return config.loop.num_answers * num_evals
@@ -197,14 +205,17 @@ def _iterate(
 
 
 def _summarize(
-    trained: TrainedModel, eq: Equilibrium, solver: AbstractSolver, found: Diagnosis, args: Arguments
+    trained: TrainedModel, eq: Equilibrium, solver: AbstractSolver, found: Diagnosis, args: Arguments, work: Work
 ) -> RunDiagnosis:
     """Return what is known of equilibria and of iteration."""
     generator = torch.Generator().manual_seed(0)
     assert eq.stats is not None
     dim = sum(leaf[0].numel() for leaf in leaves(eq.z))
+    work.doing("estimating the spectrum")
     radius = spectral_radius(eq, memory=min(args.max_products, 60), max_products=args.max_products, generator=generator)
+    work.advance()
     rayleigh = spectral_radius(eq, method="rayleigh", max_products=args.max_products, generator=generator)
+    work.advance()
     unknown = (None,) * len(radius.value)
     try:
         largest = operator_norm(eq, max_products=args.max_products, generator=generator)
@@ -213,7 +224,9 @@ def _summarize(
         if "second derivative" not in str(error):
             raise
         largest = None
+    work.advance()
     norm = frobenius_norm(eq, num_probes=16, generator=generator)
+    work.advance()
     trace = eq.stats.trace.double()
     low, high = torch.quantile(trace, torch.tensor([0.1, 0.9], dtype=trace.dtype, device=trace.device), dim=1)
     return RunDiagnosis(

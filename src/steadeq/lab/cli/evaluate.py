@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from ..loading import TrainedModel, load_model, load_trained
 from ..runs import EvaluationRow, Split
 from ..serialization import class_name, subclasses
 from ..tasks import Classification, LanguageModeling
+from ..terminal import answer, note
 from ..train import Process
 from ..train.adapter import ModelAdapter
 from ..train.evaluation import sweep_budgets, write_evaluation
@@ -40,13 +42,13 @@ class Arguments:
     data: AbstractDataConfig | None = None
     """For the folder of a model: the data, such as cifar10, imagenet or wikitext-103; a run has its own."""
     budgets: tuple[int, ...] = ()
-    """Numbers of evaluations to allow; by default from 1 to the budget of the solver."""
+    """Numbers of evaluations that a solve may make; by default from 1 to the budget of the solver."""
     split: Split = "test"
     """Which samples."""
     solver: AbstractSolver | None = None
     """How equilibria are found, instead of the run's or the model's own solver."""
     batch_size: int | None = None
-    """Samples a batch, or streams that a text is cut into; by default those of the run, and else 250, or 16 streams."""
+    """Samples per batch, or streams that a text is cut into; by default as in the run, and else 250, or 16 streams."""
     step: int | None = None
     """Step of the checkpoint; by default the latest."""
     recipe: str | None = None
@@ -61,20 +63,23 @@ class Arguments:
 
 def run(arguments: Sequence[str]) -> int:
     """Measure a model at every budget, print the table, and write it as JSON and CSV."""
-    summary = "Task metric of a run or of a model against the number of evaluations."
+    summary = "Measure the task metric of a run or a model against the number of evaluations."
     args = parse(Arguments, name_data_classes(arguments), command="evaluate", summary=summary)
     is_run = not is_pretrained(args.run)
     with Process.join(args.device) as process:
         trained, dataset = (_load_run(args, process), None) if is_run else _load_folder(args, process)
-        result = sweep_budgets(trained, process, budgets=args.budgets, split=args.split, dataset=dataset)
+        result = sweep_budgets(
+            trained, process, budgets=args.budgets, split=args.split, dataset=dataset, solver=args.solver
+        )
     write_evaluation(args.run, result)
     memory = format_number(result.memory_mb, ".0f")
     what = f"at step {result.step}" if is_run else f"on {trained.config.data.name}"
     title = f"{args.run} {what}, {result.split} split, peak memory {memory} MB"
-    columns = ["NFE", result.metric, "loss", "residual", "NFE used", "converged", f"ms/{result.unit}"]
+    columns = ["evaluations", result.metric, "loss", "residual", "used", "converged", f"ms/{result.unit}"]
     print_table(columns, [_cells(row, result.metric) for row in result.rows], title=title)
-    print("NFE: the number of evaluations of f that a solve may spend.")
-    print(f"Written to {args.run / 'evaluation.json'} and {args.run / 'evaluation.csv'}.")
+    note("evaluations: how often a solve may evaluate the cell (the paper's NFE); used: how often it does, on average")
+    note(f"Written to {args.run / 'evaluation.json'} and {args.run / 'evaluation.csv'}.")
+    answer(json.loads(result.to_json()))
     return 0
 
 
@@ -91,8 +96,6 @@ def _load_run(args: Arguments, process: Process) -> TrainedModel:
         raise InputError(f"{args.run} is no folder of a model; a run is evaluated on its own data, without --data.")
     trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
     config = trained.config
-    if args.solver is not None:
-        config = replace(config, eval_solver=args.solver)
     if args.batch_size is not None:
         config = replace(config, log=replace(config.log, eval_batch_size=args.batch_size))
     return replace(trained, config=config)
@@ -108,7 +111,7 @@ def _load_folder(args: Arguments, process: Process) -> tuple[TrainedModel, MapDa
     batch_size = args.batch_size or (_NUM_STREAMS if isinstance(data, AbstractTextConfig) else _BATCH_SIZE)
     config = TrainConfig(model=model.config, data=data, log=LogConfig(eval_batch_size=batch_size))  # pyright: ignore
     layer = getattr(model, "layer", None)
-    solver = args.solver or (layer.solver if isinstance(layer, DEQ) else config.solver)
+    solver = layer.solver if isinstance(layer, DEQ) else config.solver
     return TrainedModel(path=args.run, model=model, config=replace(config, solver=solver), step=0), dataset
 
 

@@ -7,7 +7,7 @@ import io
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,16 +34,18 @@ from ...nn import DEQ
 from ...solvers import AbstractSolver
 from ..config import TrainConfig
 from ..data import AbstractDataConfig, read_samples
+from ..data.plain_files import one_line
 from ..errors import InputError
 from ..files import write_atomically
 from ..loading import load_model, load_trained
 from ..recipes import get, names
+from ..terminal import Work, answer, note
 from ..train.adapter import ModelAdapter
 from .arguments import parse, positional
 from .evaluate import name_data_classes
 from .table import format_number, print_table
 
-_TWINS: dict[type, type] = {
+_PEERS: dict[type, type] = {
     MDEQClassifier.Config: ResNet.Config,
     MonotoneDEQ.Config: ResNet.Config,
     EquilibriumTransformer.Config: StackedTransformer.Config,
@@ -70,7 +72,7 @@ class Arguments:
     data: AbstractDataConfig | None = None
     """For the folder of a model: data whose samples tell the shape of the input, such as cifar10."""
     shape: tuple[int, ...] = ()
-    """Shape of one sample, such as --shape 3 32 32, in the place of data; values are then random."""
+    """Shape of one sample, such as --shape 3 32 32, instead of data; values are then random."""
     batch_size: int = 8
     """Samples of the batch that is compared and timed; the file takes batches of any size."""
     step: int | None = None
@@ -90,7 +92,7 @@ class Arguments:
 @torch.no_grad()
 def run(arguments: Sequence[str]) -> int:
     """Export a model, compare and time it, and write the file."""
-    summary = "A model as a file for torch.export or ONNX, whose solves make a fixed number of evaluations."
+    summary = "Write a model whose solves make a fixed number of evaluations as a file for torch.export or ONNX."
     arguments = name_data_classes(["--out" if argument == "-o" else argument for argument in arguments])
     args = parse(Arguments, arguments, command="export", summary=summary)
     _refuse_adaptive_stop(arguments)
@@ -98,29 +100,45 @@ def run(arguments: Sequence[str]) -> int:
         raise InputError(f"{args.out} is no place for a file; name one in a folder that is there with --out.")
     try:
         kind = kind_of(args.out)
-        model, config = _load(args)
-        solver = _solver(args, model, config)
-        x = _sample(args, model, config)
-        exported = export_model(model, x, solver=solver)
-        content = exported.to_bytes(kind)
+        with Work(f"Exporting {args.run}", 4) as work:
+            model, config = _load(args)
+            solver = _solver(args, model, config)
+            x = _sample(args, model, config)
+            work.advance()
+            work.doing("tracing the model")
+            exported = export_model(model, x, solver=solver)
+            work.advance()
+            work.doing("making the file")
+            content = exported.to_bytes(kind)
     except ExportError as error:
         raise InputError(str(error)) from error
-    programs = _programs(model, solver, exported, kind, content)
-    rows = _compare(programs, x, twin=_find_twin(config, model))
+    try:
+        with Work(f"Comparing and timing, about {2 * _SECONDS:.0f} seconds"):
+            programs = _programs(model, solver, exported, kind, content)
+            measured = _compare(programs, x, peer=_find_peer(config, model))
+    except Exception as error:  # whatever two runtimes make of dtypes and operators that they do not have
+        raise InputError(
+            f"{args.out} is not written, as the program does not run on {x.dtype}: {one_line(error)}."
+        ) from error
     write_atomically(args.out, content)
     what = type(model).__name__
     if solver is not None:
         what += f", {solver.max_evals} evaluations by {type(solver).__name__}"
     num_threads = torch.get_num_threads()
     title = f"{what}, batch of {args.batch_size}, {num_threads} thread{'s' if num_threads > 1 else ''}"
+    rows = [
+        [name, f"{1e3 * seconds:.3g}", f"{seconds / measured['eager'][0]:.2f}", format_number(difference, ".1e")]
+        for name, (seconds, difference) in measured.items()
+    ]
     print_table(["program", "ms", "time / eager", "largest difference"], rows, title=title)
     if kind == "onnx" and "ONNX Runtime" not in programs:
-        print("onnxruntime is not installed, so that the file was not run: pip install '.[export]' does that.")
+        note("onnxruntime is not installed, so the file was not run: pip install onnxruntime.")
     if getattr(getattr(model, "config", None), "memory_length", 0):
-        print("The program has no memory: every sample is read as the beginning of a text.")
+        note("The program has no memory: it reads every sample as the beginning of a text.")
     version = f", opset {OPSET}" if kind == "onnx" else ""
     shape = ", ".join(["batch", *map(str, x.shape[1:])])
-    print(f"Written to {args.out} ({len(content) / 1e6:.1f} MB{version}): x is {x.dtype} of shape ({shape}).")
+    answer({"file": args.out, "programs": {n: {"seconds": s, "difference": d} for n, (s, d) in measured.items()}})
+    note(f"Written to {args.out} ({len(content) / 1e6:.1f} MB{version}): x is {x.dtype} of shape ({shape}).")
     return 0
 
 
@@ -164,7 +182,7 @@ def _solver(args: Arguments, model: nn.Module, config: TrainConfig | None) -> Ab
         raise InputError(
             f"{type(model).__name__} does not tell its solver; name one with --solver, as in --solver Anderson."
         )
-    return replace(solver, max_evals=args.evals, tol=0.0, patience=1)
+    return solver.with_max_evals(args.evals).with_tol(0.0)
 
 
 def _sample(args: Arguments, model: nn.Module, config: TrainConfig | None) -> Tensor:
@@ -175,7 +193,7 @@ def _sample(args: Arguments, model: nn.Module, config: TrainConfig | None) -> Te
         num_tokens = _num_tokens(model)
         if num_tokens is not None:
             return torch.randint(num_tokens, shape, generator=generator)
-        return torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator).to(_dtype(model))
     data = args.data if config is None else config.data
     if data is None:
         raise InputError(
@@ -184,7 +202,13 @@ def _sample(args: Arguments, model: nn.Module, config: TrainConfig | None) -> Te
         )
     dataset = data.load_split("test")
     indices = torch.arange(args.batch_size) % len(dataset)
-    return read_samples(dataset, indices)[0]
+    x = read_samples(dataset, indices)[0]
+    return x.to(_dtype(model)) if x.is_floating_point() else x
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    """Return the dtype that a model computes in."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def _num_tokens(model: nn.Module) -> int | None:
@@ -226,9 +250,9 @@ def _tensors(output: Any) -> Any:
 
 
 def _compare(
-    programs: dict[str, Callable[[Tensor], Any]], x: Tensor, *, twin: tuple[str, nn.Module] | None
-) -> list[list[str]]:
-    """Return the lines of the table: the time of each program, and how far it is from eager."""
+    programs: dict[str, Callable[[Tensor], Any]], x: Tensor, *, peer: tuple[str, nn.Module] | None
+) -> dict[str, tuple[float, float | None]]:
+    """Return the seconds of each program, and how far it is from eager."""
     expected = leaves(programs["eager"](x))
     differences: dict[str, float | None] = {"eager": None}
     for name, program in programs.items():
@@ -236,19 +260,10 @@ def _compare(
             pairs = zip(leaves(program(x)), expected, strict=True)
             differences[name] = max((float((a - b).abs().max()) for a, b in pairs), default=math.nan)
     timed = dict(programs)
-    if twin is not None:
-        network: Any = twin[1]
-        timed[f"explicit twin ({twin[0]})"] = lambda x: _tensors(network(x))
-    seconds = _time(timed, x)
-    return [
-        [
-            name,
-            f"{1e3 * seconds[name]:.3g}",
-            f"{seconds[name] / seconds['eager']:.2f}",
-            format_number(differences.get(name), ".1e"),
-        ]
-        for name in timed
-    ]
+    if peer is not None:
+        network: Any = peer[1]
+        timed[f"{peer[0]}, a stack of layers"] = lambda x: _tensors(network(x))
+    return {name: (seconds, differences.get(name)) for name, seconds in _time(timed, x).items()}
 
 
 def _time(programs: dict[str, Callable[[Tensor], Any]], x: Tensor) -> dict[str, float]:
@@ -265,12 +280,12 @@ def _time(programs: dict[str, Callable[[Tensor], Any]], x: Tensor) -> dict[str, 
     return {name: median(seconds) for name, seconds in taken.items()}
 
 
-def _find_twin(config: TrainConfig | None, model: nn.Module) -> tuple[str, nn.Module] | None:
+def _find_peer(config: TrainConfig | None, model: nn.Module) -> tuple[str, nn.Module] | None:
     """Return the explicit network that is trained on the same data at the same scale, the one nearest in size.
 
     Its weights are fresh, as time does not depend on them.
     """
-    kind = None if config is None else _TWINS.get(type(config.model))
+    kind = None if config is None else _PEERS.get(type(config.model))
     if config is None or kind is None or config.recipe not in names():
         return None
     scale, size = get(config.recipe).scale, _count(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from statistics import mean
@@ -19,6 +19,7 @@ from ..data import AbstractTextConfig, Vocabulary
 from ..data.vocabulary import EOS
 from ..errors import InputError, Interrupted, RunError
 from ..loading import TrainedModel, load_trained
+from ..terminal import answer, is_quiet
 from ..train import Process
 from ..train.adapter import ModelAdapter
 from .arguments import parse, positional
@@ -96,7 +97,7 @@ class _Writer:
         """Yield tokens, always the same ones."""
         args, solver = self.args, self.solver
         if solver is not None:
-            solver = replace(solver, max_evals=max_evals or solver.max_evals, tol=solver.tol if tol is None else tol)
+            solver = solver.with_max_evals(max_evals or solver.max_evals).with_tol(solver.tol if tol is None else tol)
         return generate(
             self.model,
             self.prompt,
@@ -194,7 +195,13 @@ def _write(writer: _Writer) -> None:
             print(flush=True)
     seconds = time.perf_counter() - begin
     effort = "" if steps[0].num_evals is None else f", {_evals(steps):.2f} evaluations per token"
-    print(f"{len(steps)} tokens{effort}, {seconds / len(steps):.3g} seconds per token", file=sys.stderr)
+    if not is_quiet():
+        print(f"{len(steps)} tokens{effort}, {seconds / len(steps):.3g} seconds per token", file=sys.stderr)
+    tokens = [
+        {"token": writer.vocabulary.tokens[s.token], "log_probability": s.log_probability, "num_evals": s.num_evals}
+        for s in steps
+    ]
+    answer({"tokens": tokens, "seconds_per_token": seconds / len(steps)})
 
 
 def _compare(writer: _Writer) -> None:

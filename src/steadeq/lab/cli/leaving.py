@@ -1,4 +1,4 @@
-"""Ctrl-C before anything is begun, which must neither be a traceback nor be swallowed.
+"""Ctrl-C before anything is begun and after everything is over, which must neither be a traceback nor be swallowed.
 
 This is imported before anything else, and itself imports nearly nothing: what comes before it cannot be protected.
 """
@@ -16,7 +16,8 @@ class LeavingAtOnce:
 
     def __enter__(self) -> None:
         # Who has a handler of their own, or ignores it, goes on to do so.
-        self._is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        self._previous = signal.getsignal(signal.SIGINT)
+        self._is_ours = self._previous is signal.default_int_handler or isinstance(self._previous, StoppingOnce)
         if self._is_ours:
             try:
                 signal.signal(signal.SIGINT, _leave)
@@ -26,7 +27,28 @@ class LeavingAtOnce:
 
     def __exit__(self, *error: object) -> None:
         if self._is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, self._previous)
+
+
+class StoppingOnce:
+    """Has the first Ctrl-C stop a command, and no other one disturb its leaving, or the end of the process after it."""
+
+    def __init__(self) -> None:
+        self._has_stopped = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if not self._has_stopped:
+            self._has_stopped = True
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self)
+
+    def __exit__(self, *error: object) -> None:
+        if signal.getsignal(signal.SIGINT) is self:
+            # Python takes back handlers of its own before it ends, but not that it is ignored.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

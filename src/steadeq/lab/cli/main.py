@@ -6,6 +6,7 @@ Importing torch takes seconds, so nothing here imports it: the list of commands 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import io
 import logging
 import os
@@ -18,20 +19,23 @@ from ... import __version__
 from ..._internal.validation import suggestion
 from ..errors import HelpShown, InputError, Interrupted, RunError, printable
 from ..memory import lack_of_memory
+from ..terminal import MANNERS, Work, in_manner
 from .leaving import LeavingAtOnce
 
 COMMANDS = {
-    "demo": "a looped block with and without the penalty, then an HTML report (2 minutes)",
-    "recipes": "what can be trained",
-    "train": "train a recipe: progress, logs, checkpoints; Ctrl-C and kill are safe",
-    "evaluate": "task metric of a run or a model against the number of evaluations",
-    "diagnose": "is it safe to iterate: does it converge, cycle, drift or diverge; spectrum and residuals",
-    "generate": "text from a language model, token by token",
-    "reproduce": "a table or figure of the paper",
-    "convert": "an official checkpoint of locuslab/deq or torchdeq as a model of steadeq",
-    "export": "a model with a fixed number of evaluations as a file for torch.export or ONNX",
-    "report": "one HTML file that compares runs",
-    "data": "what data is there, where it is looked for, how to get it",
+    "demo": "train a looped block with and without the penalty, and write an HTML report (2 minutes)",
+    "recipes": "list what can be trained",
+    "train": "train a recipe, with progress, logs and checkpoints; Ctrl-C and kill are safe",
+    "evaluate": "measure the task metric of a run or a model against the number of evaluations",
+    "diagnose": "find out whether a trained cell is safe to iterate, with its spectrum and residuals",
+    "generate": "write text with a language model, token by token",
+    "reproduce": "reproduce a table or figure of the paper",
+    "convert": "convert an official checkpoint of locuslab/deq or torchdeq",
+    "save": "save the model of a run for from_pretrained and the Hugging Face Hub, with a model card",
+    "export": "write a model with a fixed number of evaluations as a file for torch.export or ONNX",
+    "report": "compare runs in one HTML file",
+    "data": "list data sets, where they are, and how to get them",
+    "completion": "print a script that completes commands and options at the TAB key",
 }
 
 _ELSEWHERE = {"reproduce": "steadeq.paper.command"}
@@ -46,7 +50,8 @@ usage: steadeq COMMAND ...
 
 {commands}
 
-`steadeq COMMAND --help` says more, `steadeq --version` which version this is.
+`steadeq COMMAND --help` lists the options of a command, `steadeq --version` prints the version.
+All commands take --quiet (results and errors only) and --json (the result as JSON on standard output).
 On many processes: torchrun --nproc-per-node N -m steadeq train RECIPE ...
 """
 
@@ -100,19 +105,34 @@ def _dispatch(arguments: Sequence[str]) -> int:
     if name not in COMMANDS:
         known = suggestion(name, [*COMMANDS, "--help", "--version"])
         raise InputError(f"There is no command {name!r}.{known} `steadeq --help` lists them all.")
-    with LeavingAtOnce():
-        command = _load(name)
-    return command(rest)
+    with in_manner([word for word in rest if word in MANNERS]):
+        with LeavingAtOnce(), Work(f"steadeq {name}: loading ..."):
+            command = _load(name)
+        return command([word for word in rest if word not in MANNERS])
+
+
+def file_of(name: str) -> str:
+    """Return the file of a command's module, without importing it."""
+    package, _, module = _module_of(name).rpartition(".")
+    spec = importlib.util.find_spec(package.partition(".")[0])
+    assert spec is not None
+    assert spec.origin is not None
+    return os.path.join(os.path.dirname(spec.origin), *package.split(".")[1:], f"{module}.py")
+
+
+def _module_of(name: str) -> str:
+    return _ELSEWHERE.get(name, f"{__package__}.{name}")
 
 
 def _load(name: str) -> Callable[[Sequence[str]], int]:
     try:
-        return importlib.import_module(_ELSEWHERE.get(name, f"{__package__}.{name}")).run
+        return importlib.import_module(_module_of(name)).run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("steadeq"):
             raise
         raise InputError(
-            f"The command {name!r} needs {error.name}: pip install '.[train]' in the folder of steadeq."
+            f"The command {name!r} needs {error.name}; the extra `train` brings all that commands need: pip install "
+            "'steadeq[train]', or '.[train]' in a clone."
         ) from error
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import InputError
+from ..terminal import answer, note
 from .arguments import parse, positional
 from .table import print_table
 
@@ -41,8 +42,9 @@ def run(arguments: Sequence[str]) -> int:
         at = "" if given.scale is None else f" at the scale {given.scale}"
         raise InputError(f"No recipe{at} has the words {' '.join(given.words)!r}; `steadeq recipes` lists them all.")
     print_table(["recipe", "scale", "what it is"], rows)
-    print("Scales: `cpu` trains for minutes on two cores, `day` for up to an hour; `paper` is what the paper trained.")
-    print("`steadeq train RECIPE` trains one; `steadeq train RECIPE --help` lists all that can be changed in it.")
+    note("Scales: `cpu` trains for minutes on two cores, `day` for up to an hour; `paper` is what the paper trained.")
+    note("`steadeq train RECIPE` trains one; `steadeq train RECIPE --help` lists all that can be changed in it.")
+    answer([{"name": name, "scale": scale, "summary": summary} for name, scale, summary in rows])
     return 0
 
 

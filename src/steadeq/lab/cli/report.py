@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..report import write_report
 from ..runs import RunRecord
+from ..terminal import answer, note
 from .arguments import parse, positional
 
 
@@ -32,5 +33,6 @@ def run(arguments: Sequence[str]) -> int:
     if not args.runs:
         raise InputError("Which runs? Name at least one folder.")
     write_report([RunRecord.read(path, recipe=args.recipe) for path in args.runs], args.out, title=args.title)
-    print(f"Written to {args.out}.")
+    note(f"Written to {args.out}.")
+    answer({"report": args.out})
     return 0

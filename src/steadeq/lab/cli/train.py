@@ -17,6 +17,7 @@ from ..errors import InputError, Interrupted, RunError
 from ..folder import RunFolder
 from ..runs import RunRecord
 from ..serialization import differences
+from ..terminal import Work, answer
 from ..train import Process, Trainer
 from ..train.display import choose_display
 from ..train.distributed import Parallel
@@ -25,13 +26,14 @@ from ..train.profile import SECTIONS
 from .arguments import parse_with_config
 from .table import print_table
 
-_HELP = """usage: steadeq train RECIPE [--out DIR] [--resume] [--parallel fsdp] [--section.field VALUE ...]
+_HELP = """usage: steadeq train RECIPE [--out DIR] [--resume] [--parallel fsdp] [--profile] [--section.field VALUE ...]
 
 Trains a recipe in the folder DIR (runs/RECIPE if none is named). RECIPE is a name, or path/to/file.py:function for one
 of your own. Ctrl-C and kill save a checkpoint; --resume continues from the latest, and with a larger --loop.num-epochs
 or --loop.num-steps makes the run longer. `steadeq train RECIPE --help` lists every field with its value in the recipe.
-`steadeq recipes` lists the recipes. While it trains, "evals 12.0+8.0" are evaluations of the cell in a solve, and
-products with its Jacobian in the backward solve."""
+`steadeq recipes` lists the recipes. While it trains, "evals 12.0+8.0" means that a sample took 12 evaluations of the
+cell in this training step, and 8 vector-Jacobian products in its backward solve. --quiet shows nothing but errors, and
+--json prints the last validation for scripts."""
 
 
 _LENGTH = ("loop.num_epochs", "loop.num_steps")
@@ -131,18 +133,21 @@ def _train(request: _Request, process: Process) -> None:
         logging.getLogger("steadeq").setLevel(logging.ERROR)
     folder = request.folder
     # Built before the folder is made: all that can be wrong with the input shows here.
-    trainer = Trainer(
-        request.config,
-        folder,
-        process=process,
-        display=choose_display(),
-        is_profiled=request.args.profile,
-        recipe=request.recipe,
-    )
+    with Work(f"Reading {request.config.data.name} and building the model"):
+        trainer = Trainer(
+            request.config,
+            folder,
+            process=process,
+            display=choose_display(),
+            is_profiled=request.args.profile,
+            recipe=request.recipe,
+        )
     if request.is_new and process.is_main:
         RunFolder.create(folder.path, request.config)
     process.wait()
-    with folder.lock() if process.is_main else nullcontext():
+    # Who writes no part of a checkpoint may not even see the folder.
+    is_writing = process.is_main or process.is_sharded
+    with folder.lock(exclusive=process.is_main) if is_writing else nullcontext():
         if request.args.resume:
             is_resumed = not request.is_new and trainer.resume(shorter=request.shorter)
             text = f"Resuming at step {trainer.step} of {trainer.num_steps}." if is_resumed else "Starting anew."
@@ -157,6 +162,7 @@ def _train(request: _Request, process: Process) -> None:
     metric = trainer.task.metric
     effort = f" with {values['forward_evals']:.1f} evaluations" if "forward_evals" in values else ""
     trainer.display.say(f"{folder.path}: validation {metric} {values[metric]:.4g}{effort}.")
+    answer({"run": folder.path, "step": trainer.step, "validation": values})
     if trainer.num_bad:
         skipped = f"{trainer.num_bad} of {trainer.step} steps were skipped, as they were not finite"
         if 2 * trainer.num_bad > trainer.step:

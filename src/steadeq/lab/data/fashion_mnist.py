@@ -37,7 +37,7 @@ _TYPES = {
 }
 """Types of numbers of the idx format, by the byte that stands for them."""
 MAX_BYTES = 1 << 27
-"""The largest array that is read, more than twice as large as that of all training images."""
+"""The largest array that is read, more than twice as large as the one of all training images."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,7 +95,7 @@ class ImageFolder(AbstractDataset):
         return f"{self.root}/{self.names[row]}"
 
     def _replace(self, row: int, seed: int | None, problem: CorruptImageError) -> bytes:
-        """Return the next readable image of a class, among those of this data set, in the place of a damaged one."""
+        """Return the next readable image of a class, among those of this data set, instead of a damaged one."""
         if self.on_corrupt == "raise":
             raise problem
         same = (self.targets == self.targets[row]).nonzero().flatten().tolist()

@@ -84,7 +84,7 @@ def digest_of(path: Path, digest: Any, *, unpacked: bool = False) -> str:
 def verify(folder: Path, expected: Mapping[str, str]) -> None:
     """Refuse files that are missing or have other MD5 checksums than the expected ones, by the names of all of them.
 
-    For what is there as .gz, the checksum is that of its content, as compressors differ.
+    For what is there as .gz, the checksum is for its content, as compressors differ.
     """
     missing, different = [], []
     for name, checksum in expected.items():

@@ -31,7 +31,7 @@ _MAX_TUPLE = 16
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a pickled dictionary, with uint8 tensors in the place of NumPy's arrays of bytes.
+    """Return a pickled dictionary, with uint8 tensors instead of NumPy's arrays of bytes.
 
     Files of Python 2 and 3 and of all versions of NumPy will do, but for those that Python 2 wrote with protocol 0.
     Keys become str, and strings of Python 2 bytes.

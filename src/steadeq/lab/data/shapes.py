@@ -94,7 +94,7 @@ def draw(count: int, *, size: int, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def _covers(x: Tensor, y: Tensor, *, radius: Tensor, angle: Tensor, kind: Tensor) -> Tensor:
-    """Return which pixels, at x and y from its center, a shape covers; radius is that of its circumscribed circle."""
+    """Return which pixels, at x and y from its center, a shape covers; radius belongs to its circumscribed circle."""
     disk = x.square() + y.square() <= (0.8 * radius).square()
 
     def polygon(num_sides: int) -> Tensor:

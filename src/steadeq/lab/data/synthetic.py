@@ -51,7 +51,7 @@ class Synthetic(AbstractDataConfig):
     task = Regression()
 
     variant: Variant = "main-text"
-    """Function of the paper to learn: that of its main text, with -5x, or that of its appendix, with +5x."""
+    """Function of the paper to learn: with -5x as in its main text, or with +5x as in its appendix."""
     noise: float = NOISE
     """Standard deviation of the noise that is added to the targets."""
     radius: float = RADIUS

@@ -62,7 +62,7 @@ class Vocabulary:
             counts.update(line)
             if len(counts) > MAX_TOKENS:
                 raise InputError(
-                    f"The text has more than {MAX_TOKENS:,} different words: put {UNKNOWN} in the place of rare ones."
+                    f"The text has more than {MAX_TOKENS:,} different words: put {UNKNOWN} instead of rare ones."
                 )
         counts.setdefault(UNKNOWN, 0)
         del counts[EOS]
@@ -75,7 +75,7 @@ class Vocabulary:
         return token in self._numbers
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """Return the numbers of tokens, that of `<unk>` for tokens that have none."""
+        """Return the numbers of tokens, with the one of `<unk>` for tokens that have none."""
         return list(map(self._numbers.get, tokens, repeat(self.unknown)))
 
     def decode(self, numbers: Iterable[int]) -> list[str]:

@@ -57,14 +57,14 @@ def cifar10_monotone_multi_cpu() -> TrainConfig:
 
 @recipe("cifar10-resnet-cpu", scale="cpu")
 def cifar10_resnet_cpu() -> TrainConfig:
-    """A residual network on a part of CIFAR-10, as small as that of cifar10-mdeq-cpu."""
+    """A residual network on a part of CIFAR-10, as small as the MDEQ of cifar10-mdeq-cpu."""
     base = cifar10_mdeq_cpu()
     return replace(base, model=preset("resnet/cpu"), optimizer=replace(base.optimizer, learning_rate=3e-3))
 
 
 @recipe("cifar10-mdeq-cpu-weight-decay", scale="cpu")
 def cifar10_mdeq_cpu_weight_decay() -> TrainConfig:
-    """A small MDEQ on a part of CIFAR-10, with weight decay in the place of regularization."""
+    """A small MDEQ on a part of CIFAR-10, with weight decay instead of regularization."""
     base = cifar10_mdeq_cpu()
     return replace(base, optimizer=replace(base.optimizer, weight_decay=1e-6))
 

@@ -66,13 +66,13 @@ def digits_jr_closed_loop_evals() -> TrainConfig:
 
 @recipe("digits-spectral", scale="cpu")
 def digits_spectral() -> TrainConfig:
-    """A convolutional DEQ on handwritten digits, its spectral radius penalized as a closed loop says."""
+    """A convolutional DEQ on handwritten digits, with a penalty on the spectral radius in a closed loop."""
     penalty = SpectralRegularizer(weight=2.0, probability=0.4, schedule=ClosedLoop())
     return replace(digits_small_budget(), regularizer=penalty)
 
 
 @recipe("digits-residual", scale="cpu")
 def digits_residual() -> TrainConfig:
-    """A convolutional DEQ on handwritten digits, its residual penalized as a closed loop says."""
+    """A convolutional DEQ on handwritten digits, with a penalty on the residual in a closed loop."""
     penalty = ResidualRegularizer(weight=2.0, probability=0.4, schedule=ClosedLoop())
     return replace(digits_small_budget(), regularizer=penalty)

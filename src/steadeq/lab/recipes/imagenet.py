@@ -127,7 +127,7 @@ def imagenette64_mdeq_cpu_jr() -> TrainConfig:
 
 @recipe("imagenette64-resnet-cpu", scale="cpu")
 def imagenette64_resnet_cpu() -> TrainConfig:
-    """A residual network on a part of Imagenette-64, as small as that of imagenette64-mdeq-cpu."""
+    """A residual network on a part of Imagenette-64, as small as the MDEQ of imagenette64-mdeq-cpu."""
     base = imagenette64_mdeq_cpu()
     return replace(
         base,

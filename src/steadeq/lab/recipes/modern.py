@@ -24,7 +24,7 @@ def digits_vit() -> TrainConfig:
     """An equilibrium Transformer on patches of handwritten digits, without regularization.
 
     Tried with one seed: 40 epochs reach 97.3% of the validation digits and 16, as the convolutional models have, 96.7%;
-    a learning rate of 2e-3 reaches 96.7%, and the explicit twin 98.7%.
+    a learning rate of 2e-3 reaches 96.7%, and a stack of six such layers 98.7%.
     """
     config = digits()
     return replace(
@@ -48,7 +48,7 @@ def digits_vit_jr() -> TrainConfig:
 
 @recipe("digits-stacked-vit", scale="cpu")
 def digits_stacked_vit() -> TrainConfig:
-    """A Transformer of six layers on patches of handwritten digits: the explicit twin of digits-vit."""
+    """A Transformer of six layers on patches of handwritten digits: to compare digits-vit with."""
     return replace(digits_vit(), model=preset("stacked-vit/digits"))
 
 
@@ -68,7 +68,7 @@ def cifar10_vit_cpu_jr() -> TrainConfig:
 
 @recipe("cifar10-stacked-vit-cpu", scale="cpu")
 def cifar10_stacked_vit_cpu() -> TrainConfig:
-    """A Transformer of six layers on patches of a part of CIFAR-10: the explicit twin of cifar10-vit-cpu."""
+    """A Transformer of six layers on patches of a part of CIFAR-10: to compare cifar10-vit-cpu with."""
     return replace(cifar10_vit_cpu(), model=preset("stacked-vit/cifar10-cpu"))
 
 
@@ -92,5 +92,5 @@ def wikitext2_modern_jr_cpu() -> TrainConfig:
 
 @recipe("wikitext2-stacked-modern-cpu", scale="cpu")
 def wikitext2_stacked_modern_cpu() -> TrainConfig:
-    """A Transformer of six of today's layers on a part of WikiText-2: the explicit twin of wikitext2-modern-cpu."""
+    """A Transformer of six of today's layers on a part of WikiText-2: to compare wikitext2-modern-cpu with."""
     return replace(wikitext2_modern_cpu(), model=preset("stacked-modern/wt2-cpu"), warmup=WarmupConfig())

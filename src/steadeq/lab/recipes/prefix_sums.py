@@ -1,6 +1,6 @@
 """Parities of bits so far with a looped block: right at its training depth only, unless it is kept stable.
 
-The block is trained as recursive models are: after every 4 iterations an answer is supervised, and the state is carried
+The block is trained as recursive models are: after every 4 steps an answer is supervised, and the state is carried
 on without its graph. It is evaluated at four times the training depth of 12.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...adjoints import Unrolled
 from ...jacobian import JacobianRegularizer
 from ...models import preset
-from ...solvers import Picard
+from ...solvers import Loop, Picard
 from ..config import LogConfig, LoopConfig, TrainConfig
 from ..data import PrefixSums
 from ..optimizers import Adam
@@ -23,9 +23,8 @@ def prefix_sums() -> TrainConfig:
         model=preset("looped-conv"),
         data=PrefixSums(),
         optimizer=Adam(learning_rate=1e-3, min_learning_rate=1e-3, max_grad_norm=1.0),
-        # The last evaluation of a solve tells the residual, and is no step.
-        solver=Picard(max_evals=5, tol=0.0),
-        eval_solver=Picard(max_evals=49, tol=1e-3),
+        solver=Loop(num_steps=4),
+        eval_solver=Picard(max_evals=48, tol=1e-3),
         adjoint=Unrolled(),
         regularizer=JacobianRegularizer(weight=0.0, estimator="difference"),
         loop=LoopConfig(num_epochs=6, batch_size=64, num_answers=3),

@@ -171,7 +171,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _is_taken(name: str, path: Path) -> bool:
-    """Return whether a name is that of a module which is no file of recipes: to replace it would break others."""
+    """Return whether a name belongs to a module which is no file of recipes: to replace it would break others."""
     if name in sys.modules:
         return sys.modules[name] not in _LOADED.values() and _origin(sys.modules[name].__spec__) != path
     spec = importlib.util.find_spec(name)

@@ -1,4 +1,4 @@
-"""WikiText-2 at the scale of a laptop: small twins of the paper's models for WikiText-103."""
+"""WikiText-2 at the scale of a laptop: small versions of the paper's models for WikiText-103."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def wikitext2_deq_post_no_weight_norm_cpu() -> TrainConfig:
 
 @recipe("wikitext2-deq-post-weight-decay-cpu", scale="cpu")
 def wikitext2_deq_post_weight_decay_cpu() -> TrainConfig:
-    """A small post-LN DEQ-Transformer on a part of WikiText-2, with weight decay in the place of regularization."""
+    """A small post-LN DEQ-Transformer on a part of WikiText-2, with weight decay instead of regularization."""
     base = wikitext2_deq_post_cpu()
     return replace(base, optimizer=replace(base.optimizer, weight_decay=1e-6))
 

@@ -1,6 +1,6 @@
 """Reports: figures of runs, and one HTML file that holds them all."""
 
-from .curves import curve_sections, iterations_figure, validation_evals_figure
+from .curves import curve_sections, loop_figure, validation_evals_figure
 from .diagnosis import diagnosis_panels, iteration_panel
 from .groups import RunGroup, group_runs
 from .html import render_report, write_report
@@ -18,7 +18,7 @@ __all__ = [
     "group_runs",
     "inline_svg",
     "iteration_panel",
-    "iterations_figure",
+    "loop_figure",
     "render_report",
     "save_png",
     "synthetic_figure",

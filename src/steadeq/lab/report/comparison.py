@@ -11,12 +11,12 @@ from . import notation
 from .groups import RunGroup
 
 _COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("evaluations per sample", "evals", notation.number),
-    ("forward residual", "residual", notation.small),
+    ("evaluations", "evals", notation.number),
+    ("residual", "residual", notation.small),
     ("‖J‖²/d", "jacobian_norm", notation.number),
     ("ρ(J)", "spectral_radius", notation.number),
-    ("forward evaluations per step", "forward_evals", notation.number),
-    ("backward evaluations per step", "backward_evals", notation.number),
+    ("forward evals in training", "forward_evals", notation.number),
+    ("backward evals in training", "backward_evals", notation.number),
     ("time per step", "seconds_per_step", notation.duration),
     ("training time", "seconds", notation.duration),
     ("peak memory", "memory_mb", notation.memory),
@@ -34,6 +34,8 @@ class Cell:
     """The number."""
     spread: str = ""
     """The standard deviation over seeds, where there are several."""
+    error: str = ""
+    """The error of a number that was estimated."""
     is_best: bool = False
     """Whether no other group of the same data has a better number."""
 
@@ -73,7 +75,8 @@ def _cell(
     if spread.std is not None and form(spread.std) != form(0.0):
         is_time = form is notation.duration
         deviation = notation.duration(spread.std, like=spread.mean) if is_time else form(spread.std)
-    return Cell(text=form(spread.mean) + group.error_note(name, split), spread=deviation, is_best=is_best)
+    error = group.error_note(name, split).strip(" ()")
+    return Cell(text=form(spread.mean), spread=deviation, error=error, is_best=is_best)
 
 
 def _is_best(group: RunGroup, groups: Sequence[RunGroup], split: Split) -> bool:
@@ -82,3 +85,33 @@ def _is_best(group: RunGroup, groups: Sequence[RunGroup], split: Split) -> bool:
     known = [score for score in scores if score is not None]
     best = max if group.first.task.higher_is_better else min
     return len(known) > 1 and group.mean("score", split) == best(known)
+
+
+def summary_lines(groups: Sequence[RunGroup], split: Split) -> list[str]:
+    """Return a sentence for each group with its main numbers, as a paper would say them."""
+    return [line for group in groups if (line := _summary_line(group, split))]
+
+
+def _summary_line(group: RunGroup, split: Split) -> str:
+    score = _cell(group, "score", split, partial(notation.score, metric=group.first.metric))
+    if score is None:
+        return ""
+    parts = [f"{group.first.metric} {_with_spread(score)} on {split} data"]
+    forms = {
+        "evals": (notation.number, "{} evaluations per sample"),
+        "spectral_radius": (notation.number, "spectral radius {}"),
+        "num_parameters": (notation.whole, "{} parameters"),
+        "seconds": (notation.duration, "{} of training"),
+    }
+    for name, (form, words) in forms.items():
+        if (cell := _cell(group, name, split, form)) is not None:
+            parts.append(words.format(_with_spread(cell)))
+    seeds = notation.plural(len(group.runs), "seed")
+    deviation = ", mean ± standard deviation" if score.spread else ""
+    data = group.first.config.data.name
+    where = "" if data in group.label else f", {data}"
+    return f"{group.label}{where}: {'; '.join(parts)} ({seeds}{deviation})."
+
+
+def _with_spread(cell: Cell) -> str:
+    return f"{cell.text} ± {cell.spread}" if cell.spread else cell.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,6 +18,12 @@ from .style import GRAY, add_legend, fit, look, new_axes, styled, use_log_scale
 Direction = Literal["forward", "backward"]
 
 
+def _look(groups: Sequence[RunGroup], index: int) -> dict[str, Any]:
+    """Return color and line style of a group: its own, or those of its place."""
+    place = groups[index].place
+    return look(index if place is None else place)
+
+
 def residual_figure(groups: Sequence[RunGroup], direction: Direction = "forward") -> Figure | None:
     """Show the relative residual at the end of the solves of training."""
     return _plot(groups, _curves(groups, "train", f"{direction}_residual"), f"{direction} residual", log=True)
@@ -25,7 +31,12 @@ def residual_figure(groups: Sequence[RunGroup], direction: Direction = "forward"
 
 def evals_figure(groups: Sequence[RunGroup], direction: Direction = "forward") -> Figure | None:
     """Show the evaluations (backward: products with the Jacobian) that a solve of training takes."""
-    figure = _plot(groups, _curves(groups, "train", f"{direction}_evals"), f"{direction} evaluations")
+    bands = _curves(groups, "train", f"{direction}_evals")
+    edges = np.concatenate([edge for band in bands for edge in (band.low, band.high)])
+    if len(edges) and edges.min() == edges.max():
+        # A budget that is always spent is one number, which the table has.
+        return None
+    figure = _plot(groups, bands, f"{direction} evaluations")
     if figure is not None:
         figure.axes[0].set_ylim(bottom=0)
     return figure
@@ -46,7 +57,7 @@ def spectral_radius_figure(groups: Sequence[RunGroup]) -> Figure | None:
     for index, (band, error) in enumerate(zip(bands, errors, strict=True)):
         steps, known, at = np.intersect1d(band.x, error.x, return_indices=True)
         if len(steps):
-            bars = {"linestyle": "none", "elinewidth": 1, "capsize": 2, "color": look(index)["color"]}
+            bars = {"linestyle": "none", "elinewidth": 1, "capsize": 2, "color": _look(groups, index)["color"]}
             axes.errorbar(steps, band.mean[known], error.mean[at], **bars)
     low, high = axes.get_ylim()
     axes.axhline(1.0, color=GRAY, linewidth=1.2, linestyle=(0, (3, 2)), zorder=1)
@@ -60,7 +71,7 @@ def power_method_figure(groups: Sequence[RunGroup]) -> Figure | None:
     if figure is None:
         return None
     for index, band in enumerate(_curves(groups, "evaluation", "spectral_radius_rayleigh")):
-        crosses = look(index) | {"linestyle": "none", "marker": "x", "markersize": 5}
+        crosses = _look(groups, index) | {"linestyle": "none", "marker": "x", "markersize": 5}
         figure.axes[0].plot(band.x, band.mean, **crosses)
     return figure
 
@@ -76,7 +87,7 @@ def residual_by_jacobian_figure(groups: Sequence[RunGroup]) -> Figure | None:
             known = np.array([pair for pair in pairs if None not in pair], dtype=np.float64)
             if len(known):
                 marks = {"linestyle": "none", "marker": "os^Dv"[index % 5], "markersize": 4.5, "alpha": 0.8}
-                (handles[group.label],) = axes.plot(*known.T, **look(index) | marks)
+                (handles[group.label],) = axes.plot(*known.T, **_look(groups, index) | marks)
         if not handles:
             return None
         use_log_scale(axes, "x")
@@ -96,12 +107,10 @@ def score_by_evals_figure(groups: Sequence[RunGroup]) -> Figure | None:
     return _format_scores(_plot(groups, bands, "", xlabel="evaluation budget", marker="o"), groups)
 
 
-def iterations_figure(groups: Sequence[RunGroup], *, training_depth: int) -> Figure | None:
-    """Show the task's metric against the number of iterations of a loop, and a line at the depth of training."""
-    # The last evaluation of a budget tells the residual, and is no iteration.
-    series = [[_score_by_evals(run) for run in group.runs] for group in groups]
-    bands = [combine((budgets - 1, scores) for budgets, scores in runs) for runs in series]
-    figure = _format_scores(_plot(groups, bands, "", xlabel="iterations", marker="o"), groups)
+def loop_figure(groups: Sequence[RunGroup], *, training_depth: int) -> Figure | None:
+    """Show the task's metric against the evaluations of a looped block, and a line at the depth of training."""
+    bands = [combine(_score_by_evals(run) for run in group.runs) for group in groups]
+    figure = _format_scores(_plot(groups, bands, "", xlabel="evaluations of the block", marker="o"), groups)
     if figure is not None:
         axes = figure.axes[0]
         numbers = sorted({int(x) for band in bands for x in band.x})
@@ -135,7 +144,7 @@ def score_by_time_figure(groups: Sequence[RunGroup]) -> Figure | None:
                 if len(steps) and len(at):
                     # Seeds take different times, so that there is no common axis to average on.
                     seconds = np.interp(at, steps, elapsed)
-                    style = look(index) | {"marker": _marker(seconds), "markersize": 3}
+                    style = _look(groups, index) | {"marker": _marker(seconds), "markersize": 3}
                     (handles[group.label],) = axes.plot(seconds, scores, **style)
         if not handles:
             return None
@@ -145,15 +154,19 @@ def score_by_time_figure(groups: Sequence[RunGroup]) -> Figure | None:
 
 
 def memory_figure(groups: Sequence[RunGroup]) -> Figure | None:
-    """Show the peak memory of each group as bars."""
+    """Show the peak memory of each group as bars, unless all take the same."""
     means = [(index, group.label, group.mean("memory_mb", "validation")) for index, group in enumerate(groups)]
     known = [(index, label, mean) for index, label, mean in means if mean is not None]
     if not known:
         return None
+    sizes = [mean for _, _, mean in known]
+    if len(known) > 1 and max(sizes) < 1.02 * min(sizes):
+        # Bars of one length say nothing that the table does not say.
+        return None
     with styled():
         figure, axes = new_axes("", "", height=0.4 + 0.62 * len(known))
         for row, (index, label, mean) in enumerate(known):
-            bars = axes.barh(row, mean, height=0.34, color=look(index)["color"])
+            bars = axes.barh(row, mean, height=0.34, color=_look(groups, index)["color"])
             axes.bar_label(bars, [notation.memory(mean)], padding=4, fontsize=9.5)
             # Above its bar, where a long name takes nothing from the width of the bars.
             axes.text(0, row - 0.26, fit(label), va="bottom", fontsize=9.5)
@@ -241,10 +254,12 @@ def _plot(
         for index, (group, band) in enumerate(zip(groups, bands, strict=True)):
             if not len(band):
                 continue
-            style = look(index) | {"marker": marker or _marker(band.x), "markersize": 3.5}
+            style = _look(groups, index) | {"marker": marker or _marker(band.x), "markersize": 3.5}
             (handles[group.label],) = axes.plot(band.x, band.mean, **style)
             if band.has_spread:
-                axes.fill_between(band.x, band.low, band.high, color=look(index)["color"], alpha=0.18, linewidth=0)
+                axes.fill_between(
+                    band.x, band.low, band.high, color=_look(groups, index)["color"], alpha=0.18, linewidth=0
+                )
         if log:
             use_log_scale(axes)
         axes.set_xlim(left=0)

@@ -25,6 +25,8 @@ class RunGroup:
     """Name of the group in legends and tables."""
     runs: tuple[RunRecord, ...]
     """One for each seed."""
+    place: int | None = None
+    """Place of its color and line style; None for its place among the groups of a figure."""
 
     @property
     def first(self) -> RunRecord:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jinja2
+from matplotlib.figure import Figure
 
 from ... import __version__
 from ...models import ToyDEQ
@@ -14,7 +15,8 @@ from ..errors import InputError
 from ..files import write_atomically
 from ..runs import RunRecord
 from ..serialization import class_name, config_to_json
-from .comparison import compare_groups
+from ..terminal import Work
+from .comparison import compare_groups, summary_lines
 from .curves import curve_sections
 from .diagnosis import diagnosis_panels, iteration_panel
 from .groups import MAX_POINTS, RunGroup, group_runs
@@ -72,9 +74,30 @@ def render_report(
     names = [run.name for run in runs]
     if len(set(names)) < len(names):
         names = [str(run.path) for run in runs]
+    with Work("Drawing the report") as work:
+        return _render(runs, names, title=title, lead=lead, more=sections, work=work)
+
+
+def _render(
+    runs: Sequence[RunRecord],
+    names: Sequence[str],
+    *,
+    title: str,
+    lead: Section | None,
+    more: Sequence[Section],
+    work: Work,
+) -> str:
     groups = group_runs(runs)
     split = compared_split(groups)
     toys, problems = load_toys(runs)
+    sections = [*_figure_sections(groups, toys), *_diagnosis_sections(runs, names), *more]
+    work.expect(sum(len(section.panels) for section in (*sections, *([] if lead is None else [lead]))))
+
+    def draw(figure: Figure, *, prefix: str, label: str) -> str:
+        drawn = inline_svg(figure, prefix=prefix, label=label)
+        work.advance()
+        return drawn
+
     data_names = ", ".join(dict.fromkeys(group.first.config.data.name for group in groups))
     return _template().render(
         title=title,
@@ -87,7 +110,9 @@ def render_report(
         comparison=compare_groups(groups, split),
         split=split,
         max_points=MAX_POINTS,
-        sections=[*_figure_sections(groups, toys), *_diagnosis_sections(runs, names), *sections],
+        sections=sections,
+        inline_svg=draw,
+        summaries=summary_lines(groups, split),
         names=names,
         runs=runs,
         differences=difference_table(runs),
@@ -106,7 +131,6 @@ def _template() -> jinja2.Template:
     environment.globals |= {
         "class_name": class_name,
         "config_to_json": config_to_json,
-        "inline_svg": inline_svg,
         "rerun_command": rerun_command,
         "zip": zip,
     }
@@ -156,6 +180,13 @@ def _notices(run: RunRecord, problem: str | None) -> list[str]:
         found.append("Not evaluated yet.")
     if run.evaluation is not None and run.evaluation.step < run.step:
         found.append(f"evaluation.json is of step {run.evaluation.step:,}, and the run has gone on since.")
+    lines = [line for line in run.training if line.penalty_held_back is not None]
+    last = [line.penalty_held_back or 0.0 for line in lines[-max(len(lines) // 10, 1) :]]
+    if last and sum(last) > 0.5 * len(last):
+        found.append(
+            "The closed loop did not reach its target: maximum or max_share of its schedule held the penalty back on "
+            f"{100 * sum(last) / len(last):.0f}% of the steps in the last tenth of training."
+        )
     if run.is_mostly_skipped:
         found.append("More than half of the steps were skipped: this is no trained network.")
     if run.num_skipped:

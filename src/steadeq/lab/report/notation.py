@@ -66,7 +66,7 @@ def whole(value: float) -> str:
 
 
 def duration(seconds: float, *, like: float | None = None) -> str:
-    """Return a time in the unit that suits it, or in that of another time.
+    """Return a time in the unit that suits it, or that suits another time.
 
     Example:
         >>> duration(0.0123), duration(4.2), duration(200), duration(7500)

@@ -22,7 +22,7 @@ def rerun_command(run: RunRecord) -> list[str]:
         # Recipes of files are not executed for a report.
         default = recipes.get(run.config.recipe).build()
     except InputError:
-        return [command, "# a recipe that is not part of this version: the full config tells what was changed"]
+        return [command, "# not a recipe of this version: the full config below shows what was changed"]
     options: list[list[str]] = []
     for word in command_line(run.config, default):
         if word.startswith("--"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -92,9 +93,12 @@ def use_log_scale(axes: Axes, which: Literal["x", "y"] = "y") -> None:
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = axis.get_view_interval()
-    # Less than two powers of ten would leave the axis with a single label.
+    # Less than two powers of ten would leave the axis with a single label, and so would a small part of one.
     is_narrow = high / low < 30
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_narrow else (1.0,), numticks=8))
+    if high / low < 4:
+        axis.set_major_locator(MaxNLocator(5))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_narrow else (1.0,), numticks=8))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _power_label(value, use_decimals=is_narrow)))
     axis.set_minor_formatter(NullFormatter())
 
@@ -110,7 +114,7 @@ def _power_label(value: float, *, use_decimals: bool = False) -> str:
     """
     mantissa, exponent = f"{value:.0e}".split("e")
     if int(exponent) == 0 or (use_decimals and -4 < int(exponent) < 4):
-        return f"{value:g}"
+        return f"{value:.3g}"
     power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
     return power if mantissa == "1" else f"{mantissa}·{power}"
 
@@ -131,10 +135,12 @@ def fit(label: str, max_length: int = 46) -> str:
 
 def add_legend(figure: Figure, handles: Mapping[str, Any]) -> None:
     """Put a legend of artists by their labels above the axes, where it covers nothing; long labels get a line each."""
-    labels = [fit(label) for label in handles]
+    labels = [fit(label, 52) for label in handles]
     # In points, a letter takes about 5.6 and the sample of the line with its gaps 42.
     column = 5.6 * max(len(label) for label in labels) + 42
     columns = max(1, min(int(72 * figure.get_figwidth() / column), len(labels)))
+    # The axes keep their height, however many lines the legend has.
+    figure.set_figheight(figure.get_figheight() + 0.19 * (math.ceil(len(labels) / columns) - 1))
     figure.legend(list(handles.values()), labels, loc="outside upper left", ncols=columns)
 
 

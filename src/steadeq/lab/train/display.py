@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..terminal import describe_seconds, is_quiet
+
 _BAR_SECONDS, _LINE_SECONDS = 0.1, 5.0
 
 
@@ -101,7 +103,7 @@ class PlainDisplay(Display):
         if clock.is_due(step, _LINE_SECONDS):
             rate, pace = clock.rate(step), ""
             if rate is not None:
-                pace = f"{rate:.1f} steps/s  {_describe_seconds((clock.num_steps - step) / rate)} left  "
+                pace = f"{rate:.1f} steps/s  {describe_seconds((clock.num_steps - step) / rate)} left  "
             self.say(f"{title}: step {step}/{clock.num_steps}  {pace}{describe(values)}")
 
     def say(self, text: str) -> None:
@@ -149,7 +151,9 @@ class BarDisplay(Display):
 
 
 def choose_display() -> Display:
-    """Return a bar if standard output is a terminal, else plain lines."""
+    """Return a bar if standard output is a terminal, else plain lines; nothing where only results are wanted."""
+    if is_quiet():
+        return Display()
     return BarDisplay() if sys.stdout.isatty() else PlainDisplay()
 
 
@@ -167,9 +171,3 @@ def describe(values: dict[str, float]) -> str:
         backward = f"+{values['backward_evals']:.1f}" if "backward_evals" in values else ""
         parts.append(f"evals {values['forward_evals']:.1f}{backward}")
     return "  ".join(parts)
-
-
-def _describe_seconds(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

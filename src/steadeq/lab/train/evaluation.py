@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from ..._internal.trees import leaves
 from ...equilibrium import Status
 from ...jacobian import frobenius_norm, spectral_radius
 from ...solvers import AbstractSolver
-from ..data import MapDataset, evaluation_batches, fingerprint, is_contiguous, read_samples, spread_over
+from ..data import MapDataset, evaluation_batches, is_contiguous, read_samples, spread_over
 from ..errors import InputError, Interrupted
 from ..files import write_atomically
 from ..folder import check_plain
@@ -22,6 +22,7 @@ from ..loading import TrainedModel
 from ..runs import Evaluation, EvaluationRow, Split
 from ..signals import Interruption
 from ..tasks import AbstractTask
+from ..terminal import Work
 from .adapter import Carry, ModelAdapter
 from .distributed import Process
 from .metrics import now, peak_memory
@@ -150,7 +151,8 @@ class Evaluator:
             score=self.task.summarize([total / count for total in totals]),
             forward_residual=residual / count if has_solves else None,
             forward_evals=evals / count if has_solves else None,
-            converged=converged / count if has_solves else None,
+            # Without a tolerance, nothing is there to be reached.
+            converged=converged / count if has_solves and solver.tol > 0 else None,
             seconds_per_sample=seconds / count,
         )
 
@@ -204,11 +206,12 @@ def sweep_budgets(
     budgets: Sequence[int] = (),
     split: Split = "test",
     dataset: MapDataset | None = None,
+    solver: AbstractSolver | None = None,
 ) -> Evaluation:
     """Return the measurements of a trained model at many budgets, by default from 1 to the budget of the run.
 
-    These are the paper's tables of a metric against the number of function evaluations (NFE). An explicit network has a
-    single row, of 0.
+    These are the paper's tables of a metric against the number of function evaluations (NFE). A model that was trained
+    as a loop is measured as one, so that n evaluations are n steps. An explicit network has a single row, of 0.
 
     Args:
         trained: The model, and the config that names its data.
@@ -216,20 +219,26 @@ def sweep_budgets(
         budgets: Numbers of evaluations to allow.
         split: Which samples.
         dataset: These samples, if they are read already.
+        solver: How equilibria are found, instead of the run's own way.
     """
     config = trained.config
     for budget in budgets:
         if not 1 <= budget <= _MAX_BUDGET:
             raise InputError(f"--budgets has {budget}; each must be from 1 to {_MAX_BUDGET}.")
     dataset = config.data.load_split(split) if dataset is None else dataset
-    if trained.identity is not None:
-        trained.identity.check_data(split, fingerprint(dataset), trained.path)
-    task, solver = config.data.task, config.evaluation_solver
+    trained.check_samples(split, dataset)
+    task, largest = config.data.task, (solver or config.evaluation_solver).max_evals
+    if solver is None:
+        solver = config.solver if config.solver.returns_image else config.evaluation_solver
     precision = torch.bfloat16 if config.loop.precision == "bfloat16" else None
     evaluator = Evaluator(task=task, process=process, batch_size=config.log.eval_batch_size, precision=precision)
     # Without an equilibrium there is nothing to spend a budget on.
-    chosen = budgets or range(1, solver.max_evals + 1) if ModelAdapter(trained.model).has_equilibrium else [1]
-    rows = [evaluator.measure(trained.model, dataset, replace(solver, max_evals=budget)) for budget in chosen]
+    chosen = budgets or range(1, largest + 1) if ModelAdapter(trained.model).has_equilibrium else [1]
+    rows = []
+    with Work(f"Evaluating {trained.path}", sum(chosen)) as work:
+        for budget in chosen:
+            rows.append(evaluator.measure(trained.model, dataset, solver.with_max_evals(budget)))
+            work.advance(budget)
     return Evaluation(
         split=split,
         step=trained.step,

@@ -13,18 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import __version__
 from ..._internal.allocator import keep_freed_memory
 from ...equilibrium import ConvergenceWarning, Equilibrium
 from ...jacobian import AbstractRegularizer, Constant, JacobianRegularizer
 from ..checkpoint import Checkpoint, Like
 from ..config import TrainConfig
 from ..data import AbstractTextConfig, Splits, check_all_targets, open_reader, read_samples
+from ..divergence import NUM_STEPS, is_off_track, trivial_loss_of
 from ..errors import Diverged, InputError, Interrupted, RunError
 from ..folder import RunFolder, check_plain
 from ..identity import Identity
 from ..loading import build_model, load_model, load_weights
 from ..seeds import derive_seed
-from ..shards import is_sharded
+from ..shards import Crew, is_sharded
 from ..signals import Interruption
 from ..tasks import Classification, Segmentation
 from .adapter import CarryStore, ModelAdapter
@@ -33,7 +35,9 @@ from .distributed import Process
 from .evaluation import Evaluator
 from .metrics import MetricsLog, Window, forget_peak_memory, peak_memory
 from .profile import Profile
+from .saved_state import check_evaluation, check_optimizer, check_window
 from .step import StepResult, StepSettings, TrainStep, unpack
+from .trackers import open_trackers
 
 ADVICE = (
     "Try a lower optimizer.learning_rate, a larger regularizer.weight or regularizer.probability, a larger "
@@ -42,7 +46,7 @@ ADVICE = (
 
 log = logging.getLogger(__name__)
 
-_SAVED = ("step", "evaluated_at", "evaluation", "num_bad", "num_bad_in_row")
+_SAVED = ("step", "evaluated_at", "evaluation", "num_bad", "num_bad_in_row", "num_off_track")
 """The attributes of a trainer that a checkpoint holds as they are."""
 
 
@@ -66,6 +70,8 @@ class Trainer:
         # As solves do: explicit networks are compared with them.
         keep_freed_memory()
         self.config, self.folder, self.process = config, folder, process
+        # By which its progress is shown, wherever it is moved to.
+        self._title = folder.path.name
         self.interruption = Interruption()
         shown = display if display is not None and process.is_main else Display()
         self.display = LastingDisplay(shown, self.interruption.request)
@@ -80,8 +86,8 @@ class Trainer:
         if vocabulary is not None:
             _check_vocabulary(config, len(vocabulary))
         self.identity = Identity.of(config, self.splits, vocabulary)
-        if not process.agrees(self.identity.digest()):
-            raise InputError("The processes were given different configs or different data.")
+        if not process.agrees(f"{self.identity.digest()} {__version__} {torch.__version__}"):
+            raise InputError("The processes were given different configs, different data or different versions.")
         is_labeled = isinstance(config.data.task, (Classification, Segmentation))
         num_classes: int | None = getattr(config.model, "num_classes", None) if is_labeled else None
         if num_classes is not None:
@@ -139,10 +145,12 @@ class Trainer:
         """Steps completed."""
         self.window = Window()
         self.num_bad_in_row = self.num_bad = 0
+        self.num_off_track = 0
+        """Steps in a row that solved or learned nothing."""
+        self._trivial_loss = trivial_loss_of(self.splits) if loop.stop_diverged else math.inf
         self.evaluated_at = self._saved_at = -1
         self._is_lengthened = False
         self.evaluation: dict[str, float] = {}
-        self._checkpoints = folder.checkpoints(keep=config.log.keep_checkpoints)
         self._log: MetricsLog | None = None
 
     @torch.no_grad()
@@ -171,9 +179,9 @@ class Trainer:
         """Continue from the latest checkpoint; return whether there was one.
 
         Args:
-            shorter: The config of the run so far, if that of this trainer is the same but for the length of the run.
+            shorter: The config of the run so far, if it differs from this trainer's only in the length of the run.
         """
-        checkpoint = self._checkpoints.load_latest(like=self._placement())
+        checkpoint = self.folder.checkpoints().load_latest(like=self._placement())
         if checkpoint is None:
             return False
         try:
@@ -218,15 +226,18 @@ class Trainer:
         load_weights(self.model, checkpoint.weights)
         if self.average is not None and checkpoint.average is not None:
             load_weights(self.average, checkpoint.average)
+        check_optimizer(state["optimizer"], self.optimizer)
         self.optimizer.load_state_dict(state["optimizer"])
         self.process.prepare(self.optimizer)
         self.regularizer.load_state_dict(state["regularizer"])
+        check_window(state["window"])
         self.window = Window(**state["window"])
         self.carry.load_state_dict(state["carry"])
         for name in _SAVED:
             if type(state[name]) is not type(getattr(self, name)):
                 raise TypeError(f"{name} is a {type(state[name]).__name__}.")
             setattr(self, name, state[name])
+        check_evaluation(self.evaluation)
         if self.evaluated_at == self.step and self.task.metric not in self.evaluation:
             raise ValueError(f"evaluation has no {self.task.metric}.")
         if self.step > self.num_steps:
@@ -234,7 +245,21 @@ class Trainer:
                 f"The checkpoint in {self.folder.path} is of step {self.step}, beyond the last step of the run "
                 f"({self.num_steps}): its config or its data is no longer what it was trained with."
             )
+        self._check_carry()
         self._saved_at = self.step
+
+    @torch.no_grad()
+    def _check_carry(self) -> None:
+        """Send some samples through the network after what the steps before handed on, which must fit."""
+        carry = self.carry.kept[0]
+        if carry is None or not self.reader.is_contiguous or self.process.is_sharded or self.step >= self.num_steps:
+            return
+        x, _ = self.reader.get(self.step, self.parts[0])
+        self.model.eval()
+        try:
+            ModelAdapter(self.model)(x.to(self.process.device), carry=carry, depth=1)
+        finally:
+            self.model.train()
 
     def train(self) -> dict[str, float]:
         """Train to the last step and return the last evaluation.
@@ -255,7 +280,7 @@ class Trainer:
             with self.interruption, self.display, self.profile.steps(), warnings.catch_warnings():
                 # The residual of every solve is recorded, forward and backward.
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                self.display.begin(self.folder.path.name, self.num_steps, self.step)
+                self.display.begin(self._title, self.num_steps, self.step)
                 self._run()
         except Interrupted:
             self._save()
@@ -291,11 +316,11 @@ class Trainer:
     def _open_log(self) -> None:
         if not self.process.is_main:
             return
-        folder = self.folder.path / "tensorboard" if self.config.log.tensorboard else None
         check_plain(self.folder.metrics_path)
         try:
             MetricsLog.rewind(self.folder.metrics_path, step=self.step, evaluated_at=self.evaluated_at)
-            self._log = MetricsLog(self.folder.metrics_path, tensorboard=folder, step=self.step)
+            trackers = open_trackers(self.config, self.folder.locate(), step=self.step)
+            self._log = MetricsLog(self.folder.metrics_path, trackers=trackers)
             self.folder.record_environment(device=str(self.process.device), world_size=self.process.world_size)
         except OSError as error:
             raise RunError(
@@ -332,8 +357,16 @@ class Trainer:
                     buffer.copy_(before)
             self.optimizer.zero_grad(set_to_none=True)
         values |= {"regularizer_weight": settings.regularizer.gamma(step), "learning_rate": rate}
+        share_cut = values.pop("penalty_cut")
         if settings.regularizer is self.regularizer and math.isfinite(values.get("forward_residual", math.nan)):
-            self.regularizer.observe(residual=values["forward_residual"], evals=values["forward_evals"])
+            obstacle = self.regularizer.observe(
+                residual=values["forward_residual"],
+                # Of one solve, which is what a target is given for.
+                evals=values["forward_evals"] / settings.num_answers,
+                is_cut=share_cut > 0.5,
+            )
+            if self.regularizer.schedule.is_closed_loop:
+                values |= {"penalty_cut": share_cut, "penalty_held_back": float(obstacle is not None)}
         self.step += 1
         with self.profile.section("logging"):
             # What else runs on the machine shows in the first, and not in the second.
@@ -400,6 +433,7 @@ class Trainer:
             if values["num_bad_samples"]:
                 self.display.say(f"Step {self.step}: {values['num_bad_samples']} samples left out, as not finite.")
             self.window.add({**values, **times})
+            self._watch(values)
         else:
             self.num_bad_in_row += 1
             self.num_bad += 1
@@ -413,18 +447,39 @@ class Trainer:
             raise Diverged(
                 f"The run stopped at step {self.step}: {self.num_bad_in_row} steps in a row were not finite. {ADVICE}"
             )
+        if self.config.loop.stop_diverged and self.num_off_track >= NUM_STEPS:
+            # What it has become is a result, too.
+            self._evaluate()
+            self._save()
+            self._write("diverged", {"in_row": self.num_off_track})
+            raise Diverged(
+                f"The run stopped at step {self.step}: for {self.num_off_track} steps in a row its solves did not "
+                f"converge or it was no better than a model that knows only how frequent targets are. {ADVICE}"
+            )
         if self.step % self.config.log.every == 0 or self.step == self.num_steps:
             means = self.window.take()
             if means:
                 epoch, memory = self.step / self.reader.steps_per_epoch, peak_memory(self.process.device)
                 self._write("train", {"epoch": epoch, **means, "memory_mb": memory, "num_skipped": self.num_bad})
-        self.display.advance(self.folder.path.name, self.step, values)
+        self.display.advance(self._title, self.step, values)
+
+    def _watch(self, values: dict[str, float]) -> None:
+        """Count the steps in a row that solve or learn nothing, once the rate of learning has its full size."""
+        begin = max(self.config.warmup.num_steps, self.config.optimizer.warmup_steps)
+        is_off = self.step > begin and is_off_track(
+            loss=values["task_loss"], residual=values.get("forward_residual"), trivial_loss=self._trivial_loss
+        )
+        self.num_off_track = self.num_off_track + 1 if is_off else 0
 
     def _evaluate_if_due(self) -> bool:
         """Evaluate if it is time to; return whether it was."""
         is_due = self.step == self.num_steps or (self.step > 0 and self.step % self.eval_every == 0)
         if not is_due or self.evaluated_at == self.step:
             return False
+        self._evaluate()
+        return True
+
+    def _evaluate(self) -> None:
         with self.profile.section("evaluation"):
             log, model = self.config.log, self.model if self.average is None else self.average
             self.process.share_buffers(model)
@@ -450,10 +505,11 @@ class Trainer:
             values |= {"epoch": self.step / self.reader.steps_per_epoch, "seconds": time.perf_counter() - start}
         self.evaluated_at, self.evaluation = self.step, values
         self._write("evaluation", values)
-        return True
 
     def _write(self, event: str, values: dict[str, Any]) -> None:
         if self._log is not None:
+            # So that a run whose folder is gone stops at the next line, and not at the next checkpoint.
+            self.folder.locate()
             self._log.write(event, self.step, values)
 
     # What is saved
@@ -467,7 +523,7 @@ class Trainer:
                 self._log.sync()
             elif not self.process.is_sharded:
                 return
-            self._checkpoints.save(
+            self._save_checkpoint(
                 Checkpoint(
                     weights=self.model.state_dict(),
                     average=None if self.average is None else self.average.state_dict(),
@@ -481,6 +537,17 @@ class Trainer:
                     },
                 )
             )
+
+    def _save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Save a checkpoint where the run now is; once more if it is moved in the meantime."""
+        crew, keep = Crew(is_alone=not self.process.is_sharded), self.config.log.keep_checkpoints
+        places = crew.together(self.folder.locate)
+        try:
+            self.folder.checkpoints(keep=keep).save(checkpoint)
+        except RunError:
+            if crew.together(self.folder.locate) == places:
+                raise
+            self.folder.checkpoints(keep=keep).save(checkpoint)
 
 
 @torch.enable_grad()

@@ -11,7 +11,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from ..errors import InputError, RunError
+from ..errors import RunError
 from ..files import write_atomically
+from .trackers import AbstractTracker
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +59,10 @@ class Window:
 
 
 class MetricsLog:
-    """`metrics.jsonl`, and events in a folder for TensorBoard, which hides those of steps after the given one."""
+    """`metrics.jsonl`, and the same numbers for trackers such as TensorBoard."""
 
-    def __init__(self, path: Path, *, tensorboard: Path | None = None, step: int = 0) -> None:
-        self._path = path
-        self._writer = None if tensorboard is None else _tensorboard_writer(tensorboard, step)
+    def __init__(self, path: Path, *, trackers: Sequence[AbstractTracker] = ()) -> None:
+        self._path, self._trackers = path, trackers
         self._file = path.open("a")
 
     @staticmethod
@@ -70,12 +70,12 @@ class MetricsLog:
         """Forget what was recorded by a run after the checkpoint from which it goes on.
 
         A file with lines that cannot be read, other than a last one that a crash cut off, is kept under another name,
-        and so is that of a run whose checkpoints are lost.
+        and so is the file of a run whose checkpoints are lost.
 
         Args:
             path: The file.
             step: Step of the checkpoint; 0 if there is none.
-            evaluated_at: Step of the last evaluation, which may be earlier than that of one that was due.
+            evaluated_at: Step of the last evaluation, which may be earlier than the step at which one was due.
         """
         if not path.is_file():
             return
@@ -105,17 +105,16 @@ class MetricsLog:
         with self._failures_told():
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
-        if self._writer is not None:
-            for name, value in values.items():
-                if isinstance(value, (int, float)):
-                    self._writer.add_scalar(f"{event}/{name}", value, step)
+        numbers = {f"{event}/{name}": value for name, value in values.items() if isinstance(value, (int, float))}
+        for tracker in self._trackers:
+            tracker.write(step, numbers)
 
     def sync(self) -> None:
         """Have all lines on disk."""
         with self._failures_told():
             os.fsync(self._file.fileno())
-        if self._writer is not None:
-            self._writer.flush()
+        for tracker in self._trackers:
+            tracker.flush()
 
     def close(self) -> None:
         """Close the files."""
@@ -123,8 +122,8 @@ class MetricsLog:
             with self._failures_told():
                 self._file.close()
         finally:
-            if self._writer is not None:
-                self._writer.close()
+            for tracker in self._trackers:
+                tracker.close()
 
     @contextmanager
     def _failures_told(self) -> Iterator[None]:
@@ -172,11 +171,3 @@ def now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def _tensorboard_writer(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise InputError("TensorBoard is not installed: pip install tensorboard.") from error
-    return SummaryWriter(str(folder), purge_step=step + 1 if step else None)

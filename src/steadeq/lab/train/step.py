@@ -30,6 +30,7 @@ NAMES = (
     "backward_evals",
     "non_finite",
     "bad_samples",
+    "penalty_cut",
     "stop",
 )
 """What the numbers of a step are, in the order of `StepResult.pack`; the scores of the task follow."""
@@ -62,8 +63,8 @@ class StepResult:
     """An estimate of ‖J‖²_F / d, where the regularizer makes one and is applied."""
     scores: Tensor
     """(K,) what the task's metric is made of."""
-    equilibrium: Equilibrium | None
-    """What was solved; None for a network that solves nothing."""
+    equilibria: tuple[Equilibrium, ...]
+    """What was solved, one for each answer; empty for a network that solves nothing."""
     carry: Carry | None
     has_bad_state: Tensor
     """Whether some state of a solve, or a buffer such as a running mean, is not finite."""
@@ -71,6 +72,8 @@ class StepResult:
     """Samples that were left out, as their input, state or loss was not finite."""
     num_samples: int
     """Samples with those that were left out."""
+    is_cut: bool = False
+    """Whether the guard of a closed loop made the penalty smaller than its weight says, on the last step with one."""
 
     def pack(self, *, must_stop: bool) -> Tensor:
         """Return all numbers in one tensor, so that they travel together; after the backward pass, as it counts too.
@@ -79,19 +82,21 @@ class StepResult:
         """
         like = self.task_loss
         nan = like.new_tensor(math.nan)
-        forward = None if self.equilibrium is None else self.equilibrium.stats
-        backward = None if self.equilibrium is None else self.equilibrium.backward
+        forward = [eq.stats for eq in self.equilibria if eq.stats is not None]
+        backward = [eq.backward for eq in self.equilibria if eq.backward is not None]
         values = (
             self.loss.detach(),
             self.task_loss,
             self.penalty,
             nan if self.jacobian_norm is None else self.jacobian_norm,
-            nan if forward is None else forward.residual.mean(),
-            nan if forward is None else forward.num_evals.float().mean(),
-            nan if backward is None else backward.residual.mean(),
-            nan if backward is None else backward.num_evals.double().mean(),
+            # The residual of the last answer, and the cost of all of them.
+            forward[-1].residual.mean() if forward else nan,
+            torch.stack([stats.num_evals.float().mean() for stats in forward]).sum() if forward else nan,
+            backward[-1].residual.mean() if backward else nan,
+            torch.stack([stats.num_evals.double().mean() for stats in backward]).sum() if backward else nan,
             self.has_bad_state,
             like.new_tensor(self.num_bad / self.num_samples),
+            like.new_tensor(float(self.is_cut)),
             like.new_tensor(float(must_stop)),
         )
         return torch.cat([torch.stack([value.double() for value in values]), self.scores.double()])
@@ -156,11 +161,12 @@ class TrainStep(nn.Module):
         with torch.autocast(y.device.type, dtype=self.precision, enabled=self.precision is not None):
             answer = self._answer(x, settings, carry)
             losses = self.task.losses(answer.output, y)
-            all_losses = [losses]
+            all_losses, equilibria = [losses], [answer.equilibrium]
             while len(all_losses) < settings.num_answers and answer.equilibrium is not None:
                 answer = self._answer(x, settings, carry, z0=map_leaves(Tensor.detach, answer.equilibrium.z))
                 losses = self.task.losses(answer.output, y)
                 all_losses.append(losses)
+                equilibria.append(answer.equilibrium)
             is_bad = ~torch.stack(all_losses).detach().isfinite().all(dim=0)
             # A mask may hold -inf.
             spoiled = [~(buffer < math.inf).all() for buffer in self.model.buffers()]
@@ -182,11 +188,12 @@ class TrainStep(nn.Module):
                 penalty=term.detach(),
                 jacobian_norm=norm,
                 scores=scores.mean(dim=0).reshape(-1),
-                equilibrium=answer.equilibrium,
+                equilibria=tuple(eq for eq in equilibria if eq is not None),
                 carry=answer.carry,
                 has_bad_state=has_bad_state,
                 num_bad=0,
                 num_samples=len(y),
+                is_cut=settings.regularizer.was_cut,
             )
             return result, is_bad
 
@@ -198,7 +205,7 @@ class TrainStep(nn.Module):
 
 
 def _spread(carry: Carry, before: Carry | None, kept: Tensor, num_samples: int) -> Carry:
-    """Return a carry for all samples, given that of the samples that were kept; the others go on with what they had."""
+    """Return a carry for all samples, given the one of the samples that were kept; the others keep what they had."""
     whole = []
     for index, part in enumerate(carry):
         rows = part.new_zeros(num_samples, *part.shape[1:])

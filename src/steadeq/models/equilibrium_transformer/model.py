@@ -1,4 +1,4 @@
-"""The equilibrium of modern Transformer blocks, and its explicit twin."""
+"""The equilibrium of modern Transformer blocks, and a stack of them to compare with."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class EquilibriumTransformer(AbstractEquilibriumModel):
 
     Args:
         config: The sizes; see `EquilibriumTransformer.Config`.
-        solver: How to find the equilibrium.
+        solver: How to find the equilibrium; by default `Anderson(max_evals=18, tol=1e-3)`, causal for texts.
         adjoint: How to differentiate it.
         **fields: Fields of the config that take the place of its own.
 
@@ -182,7 +182,7 @@ class EquilibriumTransformer(AbstractEquilibriumModel):
         self,
         config: EquilibriumTransformer.Config | None = None,
         *,
-        solver: AbstractSolver = Anderson(max_evals=18, tol=1e-3),  # noqa: B008 (frozen)
+        solver: AbstractSolver | None = None,
         adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=18, tol=1e-4)),  # noqa: B008 (frozen)
         **fields: Any,
     ) -> None:
@@ -196,6 +196,8 @@ class EquilibriumTransformer(AbstractEquilibriumModel):
             outer_norm=config.outer_norm,
             relaxation=config.relaxation,
         )
+        if solver is None:
+            solver = Anderson(max_evals=18, tol=1e-3, causal=self.head.causal)
         self.layer = DEQ(cell, solver=solver, adjoint=adjoint)
 
     def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Positions]]:
@@ -218,7 +220,7 @@ class EquilibriumTransformer(AbstractEquilibriumModel):
 
 
 class StackedTransformer(PretrainedModel):
-    """The explicit twin of an `EquilibriumTransformer`: `depth` blocks with weights of their own, one after the other.
+    """A stack to compare an `EquilibriumTransformer` with: `depth` blocks with separate weights, one after the other.
 
     Args:
         config: The sizes; see `StackedTransformer.Config`.

@@ -95,7 +95,7 @@ class TiedTransformer(PretrainedModel):
     """The cell of a DEQ-Transformer, applied a given number of times from zero and trained by backpropagation.
 
     It has the parameters of the DEQ-Transformer and computes what Picard iteration would. What it carries from segment
-    to segment is that of the DEQ-Transformer too, with the last states in the place of equilibria.
+    to segment is as in the DEQ-Transformer, with the last states instead of equilibria.
 
     Args:
         config: The sizes; see `TiedTransformer.Config`.

@@ -143,8 +143,8 @@ def generate(
         top_p: What the tokens that may come must reach together, the most likely ones first; by default all may come.
         generator: A generator of the CPU, for the same tokens again.
         solver: Solver to use instead of the layer's own.
-        warm_start: Whether a position's solve starts at its last equilibrium, or a new one's at that of the position
-            before, and not at zero.
+        warm_start: Whether a position's solve starts at its last equilibrium, or a new one's at the equilibrium of the
+            position before, and not at zero.
         forbidden: Tokens that may not come.
         context: Number of tokens that a model without a carry reads for each token, best as many as in training.
 
@@ -250,7 +250,7 @@ class _Reader:
 
 
 def _extend(z: Tensor, num_new: int) -> Tensor:
-    """Return (1, L, ...) states with that of the last position for those that are new."""
+    """Return (1, L, ...) states with the last position repeated for those that are new."""
     return torch.cat([z, z[:, -1:].expand(-1, num_new, *z.shape[2:])], dim=1)
 
 

@@ -146,7 +146,7 @@ class DEQTransformerLM(AbstractEquilibriumModel):
         self,
         config: DEQTransformerLM.Config | None = None,
         *,
-        solver: AbstractSolver = Anderson(max_evals=30, tol=1e-3),  # noqa: B008 (frozen)
+        solver: AbstractSolver = Anderson(max_evals=30, tol=1e-3, causal=True),  # noqa: B008 (frozen)
         adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=30, tol=1e-4)),  # noqa: B008 (frozen)
         **fields: Any,
     ) -> None:

@@ -1,0 +1,61 @@
+"""The state of a checkpoint, looked at before a run goes on from it.
+
+Checksums find damage; whoever writes a state with its checksums may still have made it of other parts than a run has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_LIKE_PARAMETERS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer"}
+"""What the optimizers of PyTorch keep for each parameter, in its shape."""
+
+
+def check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse a state whose tensors are not those of the parameters of an optimizer, by a ValueError that names them."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, entries in state["state"].items():
+        if not isinstance(index, int) or not 0 <= index < len(parameters):
+            raise ValueError(f"optimizer has a state of parameter {index!r}, and there are {len(parameters)}.")
+        parameter = parameters[index]
+        for name, value in entries.items():
+            where = f"{name} of parameter {index} in the optimizer"
+            if name == "step" and not (_is_number(value) or (isinstance(value, Tensor) and value.dim() == 0)):
+                raise ValueError(f"{where} is no number.")
+            if name in _LIKE_PARAMETERS and value is not None:
+                if not isinstance(value, Tensor) or value.shape != parameter.shape:
+                    found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                    raise ValueError(f"{where} is {found} instead of {tuple(parameter.shape)}.")
+                if value.dtype != parameter.dtype:
+                    raise ValueError(f"{where} is {value.dtype} instead of {parameter.dtype}.")
+    for group, own in zip(state["param_groups"], optimizer.param_groups, strict=True):
+        for name in own.keys() & group.keys() - {"params"}:
+            if isinstance(group[name], (str, Tensor)) and not isinstance(own[name], type(group[name])):
+                raise ValueError(f"{name} of the optimizer is a {type(group[name]).__name__}.")
+
+
+def check_window(state: Any) -> None:
+    """Refuse sums and counts of another kind than those of a `Window`, by a ValueError or TypeError that names them."""
+    sums, counts = state["sums"], state["counts"]
+    for part, content, kind in (("sums", sums, float), ("counts", counts, int)):
+        if not isinstance(content, dict):
+            raise TypeError(f"{part} of the window is a {type(content).__name__}.")
+        for name, value in content.items():
+            if type(value) is not kind:
+                raise TypeError(f"{name!r} in {part} of the window is a {type(value).__name__}.")
+    if sums.keys() != counts.keys() or min(counts.values(), default=1) < 1:
+        raise ValueError("the sums and counts of the window do not belong together.")
+
+
+def check_evaluation(values: dict[str, Any]) -> None:
+    """Refuse an evaluation of anything but numbers, by a TypeError that names it."""
+    for name, value in values.items():
+        if not _is_number(value):
+            raise TypeError(f"{name!r} of the evaluation is a {type(value).__name__}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

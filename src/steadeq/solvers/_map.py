@@ -1,0 +1,222 @@
+"""The map of a solve, evaluated on the rows that are still running.
+
+What a solve takes for granted of a map is checked here: that it leaves the state alone, that it does not write over an
+earlier image, and that what is left of a batch is mapped as before when finished samples leave it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._internal.independence import COUPLED
+from .._internal.norms import row_norm
+from .._internal.trees import Layout, leaves, select_rows
+from .._internal.unsupported import refuse_vmap
+from ._window import look
+
+
+class RunningMap:
+    """Evaluates f on the rows that are still running.
+
+    Args:
+        f: The map, called as f(state, *inputs).
+        layout: How states lie in matrices.
+        inputs: What f takes after the state, batched along dim 0; rows leave it with those of the state.
+        compact: Whether f is called on the running rows only. If not, f keeps seeing the whole batch, with finished
+            rows held at their last point.
+        passes_step: Whether f is told the number of the step, counted from 0, as `step=`.
+        may_ask: Whether the host may look at numbers.
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        layout: Layout,
+        inputs: tuple[Any, ...],
+        *,
+        compact: bool,
+        passes_step: bool = False,
+        may_ask: bool = True,
+    ) -> None:
+        self._f, self._layout, self._inputs, self._compact = f, layout, inputs, compact
+        self._whole_inputs, self._passes_step, self._may_ask = inputs, passes_step, may_ask
+        self._num_evals = 0
+        self.has_compacted = False
+        """Whether samples have left the batch that f sees."""
+        self._rows: Tensor | None = None
+        self._whole: Tensor | None = None
+        # (rows, 1) powers of two by which states far from one in size are divided: of the whole batch, and of the rows
+        # that f sees.
+        self._whole_scale: Tensor | None = None
+        self._scale: Tensor | None = None
+        self._inverse: Tensor | None = None
+        # Images that are still in use, by where they lie in memory, and how often that had been written to.
+        self._images: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._harmless: set[int] = set()
+        self._is_watched = not torch.compiler.is_compiling()
+        # Under inference mode tensors do not count how often they are written to; those of the solve shall.
+        self._is_inference = self._is_watched and torch.is_inference_mode_enabled()
+
+    def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the points as f saw them (rounded to the state's dtypes) and their images, as matrices."""
+        if self._rows is None or self._whole is None:
+            return self._evaluate(z)
+        self._whole = self._whole.index_copy(0, self._rows, z)
+        seen, images = self._evaluate(self._whole)
+        return seen.index_select(0, self._rows), images.index_select(0, self._rows)
+
+    def _evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        layout = self._layout
+        if self._is_inference and z.is_inference():
+            z = z.clone()
+        state = layout.unpack(z if self._scale is None else z * self._scale)
+        image = self._call(state)
+        fz = layout.pack_image(image, z.shape[0])
+        if self._is_watched:
+            self._check_memory(fz, z)
+        if self._inverse is None:
+            return (layout.pack(state) if layout.rounds else z), fz
+        return (layout.pack(state) * self._inverse if layout.rounds else z), fz * self._inverse
+
+    def _call(self, state: Any) -> Any:
+        """Evaluate f, and explain what goes wrong."""
+        self._num_evals += 1
+        options = self._step()
+        if not self._is_watched:
+            return self._f(state, *self._inputs, **options)
+        before = _versions(state)
+        # What numpy writes is counted nowhere.
+        copies = self._copies(state) if self._num_evals == 1 and self._may_ask else []
+        try:
+            if self._is_inference:
+                with torch.inference_mode():
+                    image = self._f(state, *self._inputs, **options)
+            else:
+                image = self._f(state, *self._inputs, **options)
+        except (RuntimeError, IndexError) as error:
+            if not self.has_compacted:
+                raise
+            raise RuntimeError(f"f failed once finished samples had left the batch: {error}. {COUPLED}") from error
+        if self._num_evals == 1:
+            refuse_vmap(leaves(image))
+        if _versions(state) != before or any(map(_differ, leaves(state) if copies else (), copies)):
+            place = _place(leaves(image)[0])
+            raise ValueError(_REUSED if place in self._images else _CHANGED)
+        return image
+
+    def _copies(self, state: Any) -> list[Tensor]:
+        """Return copies of a state on the CPU to compare with."""
+        if self._layout.device.type != "cpu" or torch._C._are_functorch_transforms_active():
+            return []
+        return [leaf.detach().clone() for leaf in leaves(state)]
+
+    def _step(self) -> dict[str, int]:
+        """Return what tells f the step of the current evaluation, if it is told."""
+        return {"step": self._num_evals - 1} if self._passes_step else {}
+
+    def _check_memory(self, fz: Tensor, z: Tensor) -> None:
+        """Refuse an image that lies where an earlier one lies that is still in use, unless that one is as it was.
+
+        A map may well return the same tensor twice, as a constant one does. What the solver has made a copy of may be
+        written over.
+        """
+        if torch._C._functorch.is_functorch_wrapped_tensor(fz):  # pyright: ignore[reportAttributeAccessIssue]
+            return
+        place = _place(fz)
+        version = -1 if fz.is_inference() else fz._version
+        known = self._images.get(place)
+        earlier = None if known is None else known[0]()
+        if known is not None and earlier is not None and place and place not in self._harmless:
+            if known[1] != version or self._writes_over(earlier, z):
+                raise ValueError(_REUSED)
+            self._harmless.add(place)
+        self._images[place] = weakref.ref(fz), version
+
+    @torch.no_grad()
+    def _writes_over(self, earlier: Tensor, z: Tensor) -> bool:
+        """Return whether an evaluation somewhere else changes what an earlier one returned.
+
+        Not all writing is counted by versions: that of numpy or of a captured CUDA graph is not.
+        """
+        before = earlier.clone()
+        self._f(self._layout.unpack(z + 1), *self._inputs, **self._step())
+        return not torch.equal(before.nan_to_num(), earlier.nan_to_num())
+
+    def rescale(self, z: Tensor, fz: Tensor, *, may_ask: bool) -> tuple[Tensor, Tensor]:
+        """Return the first evaluation in units in which squares neither vanish nor overflow, which later ones have too.
+
+        Multiplying by a power of two rounds nothing, so that a state of any size is solved as one of size one is.
+        """
+        size = torch.maximum(z.detach().abs().amax(dim=1), fz.detach().abs().amax(dim=1))
+        limit = torch.finfo(size.dtype).max ** 0.25
+        if may_ask:
+            least, most = look(torch.stack([torch.where(size > 0, size, 1).amin(), size.amax()]))
+            if 1 / limit < least and most < limit:
+                return z, fz
+        is_far = ((size > limit) | (size < 1 / limit)) & (size > 0) & size.isfinite()
+        # Within what can be inverted; 0.5 is its own mantissa.
+        size = torch.where(is_far, size.clamp(limit**-3.8, limit**3.8), 0.5)
+        scale = torch.where(is_far, size / torch.frexp(size).mantissa, 1).unsqueeze(1)
+        self._whole_scale, self._scale, self._inverse = scale, scale, scale.reciprocal()
+        return z * self._inverse, fz * self._inverse
+
+    @property
+    def scales(self) -> tuple[Tensor, Tensor] | None:
+        """The (rows, 1) units of the states that f sees, and their inverses; None where these are one."""
+        return None if self._scale is None or self._inverse is None else (self._scale, self._inverse)
+
+    def unscale(self, z: Tensor) -> Tensor:
+        """Return states of the whole batch in their own units."""
+        return z if self._whole_scale is None else z * self._whole_scale
+
+    def select(self, rows: Tensor, z: Tensor) -> None:
+        """Go on with the given rows of the current ones, whose points (before the selection) are z."""
+        if self._compact:
+            self._inputs = select_rows(self._inputs, rows)
+            if self._scale is not None and self._inverse is not None:
+                self._scale, self._inverse = (s.index_select(0, rows) for s in (self._scale, self._inverse))
+            self.has_compacted = True
+        elif self._rows is None or self._whole is None:
+            self._whole, self._rows = z, rows
+        else:
+            self._whole = self._whole.index_copy(0, self._rows, z)
+            self._rows = self._rows.index_select(0, rows)
+
+    def residual_of(self, z: Tensor) -> Tensor:
+        """Return the (B,) relative residuals of states of the whole batch, by one more evaluation."""
+        state = self._layout.unpack(z)
+        fz = self._layout.pack_image(self._f(state, *self._whole_inputs), z.shape[0])
+        return row_norm(fz - z) / row_norm(fz).clamp(min=torch.finfo(z.dtype).tiny)
+
+
+def _place(tensor: Tensor) -> int:
+    """Return where a tensor lies in memory."""
+    storage = tensor.untyped_storage()
+    try:
+        return storage.data_ptr()
+    except RuntimeError:
+        # The outside of another tensor, which has no memory of its own.
+        return storage._cdata
+
+
+def _versions(state: Any) -> Any:
+    """Return how often each leaf was written to; inference tensors do not tell."""
+    if isinstance(state, Tensor):
+        return None if state.is_inference() else state._version
+    return [leaf._version for leaf in leaves(state) if not leaf.is_inference()]
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    return look(((a != b) & (a == a)).any())
+
+
+_CHANGED = "f changed the state in place; it must leave its argument alone and return a new one."
+_REUSED = (
+    "f wrote its result over an earlier one: it returns a buffer that it keeps, by out=..., a preallocated tensor, a "
+    'captured CUDA graph or torch.compile(mode="reduce-overhead"). Return a new tensor each time, such as a clone.'
+)

@@ -1,0 +1,62 @@
+"""States with right checksums and wrong content: refused by name, and left as they are."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+import torch
+from lab.train.runs import Crash, tiny_config, train_until
+
+from steadeq.lab.cli.main import main
+
+CONFIG = tiny_config(loop={"num_steps": 8}, log={"checkpoint_every": 4, "every": 3})
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    path = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(Crash):
+        train_until(CONFIG, path, crash_at=5)
+    return path
+
+
+def _entries(state):
+    return state["optimizer"]["state"][0]
+
+
+FORGERIES = {
+    "moments of another shape": (lambda s: _entries(s).update(exp_avg=torch.zeros(3)), "exp_avg of parameter 0"),
+    "moments of one number": (lambda s: _entries(s).update(exp_avg_sq=torch.tensor(0.0)), "exp_avg_sq of parameter 0"),
+    "moments of integers": (
+        lambda s: _entries(s).update(exp_avg=_entries(s)["exp_avg"].long()),
+        "exp_avg of parameter 0 in the optimizer is torch.int64",
+    ),
+    "moments that are no tensor": (lambda s: _entries(s).update(exp_avg=1.0), "is float instead of"),
+    "steps of many numbers": (lambda s: _entries(s).update(step=torch.zeros(2)), "step of parameter 0"),
+    "a parameter too many": (lambda s: s["optimizer"]["state"].update({99: {}}), "parameter 99"),
+    "a rate that is a text": (lambda s: s["optimizer"]["param_groups"][0].update(eps="x"), "eps of the optimizer"),
+    "windows of integers": (lambda s: s["window"]["sums"].update(loss=1), "'loss' in sums of the window is a int"),
+    "windows that are integers": (lambda s: s["window"].update(counts=3), "counts of the window is a int"),
+    "windows without counts": (lambda s: s["window"]["counts"].clear(), "sums and counts of the window"),
+    "counts of nothing": (lambda s: s["window"]["counts"].update(loss=0), "sums and counts of the window"),
+    "an evaluation of texts": (lambda s: s["evaluation"].update(loss="low"), "'loss' of the evaluation is a str"),
+}
+
+
+@pytest.mark.parametrize("case", FORGERIES)
+def test_a_forged_state_is_refused_by_name(case, stopped, tmp_path, capfd):
+    forge, message = FORGERIES[case]
+    path = shutil.copytree(stopped, tmp_path / "run")
+    folder = path / "checkpoints" / "step-00000004"
+    state = torch.load(folder / "state.pt", weights_only=True)
+    forge(state)
+    torch.save(state, folder / "state.pt")
+    sums = json.loads((folder / "checksums.json").read_text())
+    sums["state.pt"] = hashlib.sha256((folder / "state.pt").read_bytes()).hexdigest()
+    (folder / "checksums.json").write_text(json.dumps(sums))
+    assert main(["train", "--resume", "--out", str(path)]) == 1
+    said = capfd.readouterr().err
+    assert "The state of step 4 in" in said
+    assert message in said
+    assert said.count("\n") == 1

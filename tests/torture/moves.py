@@ -1,0 +1,56 @@
+"""Runs that are moved, removed or replaced while they train: they follow their folder, or say that it is gone."""
+
+import shutil
+import time
+from pathlib import Path
+from random import Random
+
+from torture import subjects
+from torture.process import PATIENCE
+
+
+def attempt(draw: Random, folder: Path) -> None:
+    """Move, remove or replace the folder of a run at any moment."""
+    kind, path, target = draw.choice(("plain", "images", "accumulating")), folder / "run", folder / "moved"
+    way, delay = draw.choice(("move", "move", "replace", "link", "remove", "remake")), draw.uniform(0, 0.4)
+    other = subjects.copy_of(subjects.stopped("plain"), folder / "other")
+    before = _content(other)
+    has_happened = False
+
+    def meddle(pid: int) -> None:
+        nonlocal has_happened
+        deadline = time.monotonic() + PATIENCE
+        while not (path / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        time.sleep(delay)
+        # Whether the run was through by then.
+        has_happened = b'"finished"' not in (path / "metrics.jsonl").read_bytes()
+        path.rename(target)
+        if way == "replace":
+            other.rename(path)
+        elif way == "link":
+            path.symlink_to(other)
+        elif way in ("remove", "remake"):
+            while target.exists() and time.monotonic() < deadline:
+                # The run may be at work in it.
+                shutil.rmtree(target, ignore_errors=True)
+            if way == "remake":
+                path.mkdir()
+
+    outcome = subjects.train(kind, path, meanwhile=meddle)
+    if way in ("remove", "remake"):
+        outcome.check(*((1, 0) if has_happened else (0,)))
+        assert outcome.code == 0 or "gone" in outcome.errors or "config.json" in outcome.errors, outcome.tail
+        assert not target.exists()
+        assert not path.exists() or not list(path.iterdir()), "it wrote to what was put in its place"
+        return
+    outcome.check(0)
+    assert _content(path if way == "replace" else other) == before, "it wrote to what was put in its place"
+    assert way != "move" or not path.exists(), "it made its folder anew"
+    subjects.assert_progress(path)
+    assert (target / "metrics.jsonl").read_bytes().endswith(b'"finished", "step": 8}\n')
+    subjects.assert_ends_like(target, kind, with_metrics=False)
+
+
+def _content(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
