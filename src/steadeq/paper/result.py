@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+from .._internal.codec import Reader, to_plain
 from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
 
@@ -158,6 +159,8 @@ class PaperResult(ABC, Generic[S]):
     """Names of the data sets, for one that needs no runs."""
     takes: str = ""
     """How long it takes, for one that does not depend on the scale."""
+    summary_type: ClassVar[Any]
+    """The dataclass that it measures, where the fields of that are what summary.json has."""
     rows_key: ClassVar[str]
     """Name of the rows in summary.json, which are written to summary.csv too."""
     can_be_partial: ClassVar[bool] = False
@@ -193,13 +196,13 @@ class PaperResult(ABC, Generic[S]):
             scale: Scale of the runs.
         """
 
-    @abstractmethod
     def to_json(self, summary: S) -> dict[str, Any]:
         """Return what is written to summary.json."""
+        return to_plain(summary)
 
-    @abstractmethod
     def from_json(self, content: Mapping[str, Any]) -> S:
         """Return what was read from summary.json."""
+        return Reader(is_lenient=True).read(content, self.summary_type)
 
     @abstractmethod
     def table(self, summary: S) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from .._internal.codec import AbstractCoded
 from ..lab import recipes
 from ..lab.config import TrainConfig
 from ..lab.divergence import has_diverged
@@ -147,7 +148,7 @@ _A = TypeVar("_A", bound="Averages")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Averages:
+class Averages(AbstractCoded):
     """Numbers over several seeds; subclasses add what they are the numbers of."""
 
     num_seeds: int
