@@ -19,8 +19,8 @@ from ..lab import recipes
 from ..lab.data import AbstractDataset
 from ..lab.data.digits import Digits
 from ..lab.data.readers import BatchOrder
+from ..lab.notation import error_note
 from ..lab.recipes.registry import Scale
-from ..lab.report.notation import error_note
 from ..lab.report.style import HEIGHT, WIDTH, look, new_axes, styled, use_log_scale
 from ..lab.seeds import derive_generator, derive_seed
 from ..lab.train import Process
