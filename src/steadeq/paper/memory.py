@@ -265,12 +265,14 @@ def _claim(
     evidence: Callable[[Summary], str],
     *,
     section: str,
+    id: str = "",
     source: Source = "paper",
     threshold: Threshold = "set after a look at numbers",
 ) -> Claim[Summary]:
     """Return a claim that something holds of a number of all models."""
     return Claim(
         text,
+        id=id,
         section=section,
         source=source,
         threshold=threshold,
@@ -297,6 +299,7 @@ MEMORY = _Memory(
             _largest_growth,
             lambda growth: growth < 0.01,
             lambda s: f"largest growth from 16 to 32 evaluations: {s.each(_largest_growth, '.2%')}",
+            id="constant",
             section="4.3",
         ),
         _claim(
