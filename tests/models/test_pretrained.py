@@ -182,8 +182,8 @@ def write(folder, **changes):
     [
         ({"hiden": 3}, "there is no field 'hiden'. Did you mean 'hidden'"),
         ({"hidden": None}, "hidden is missing"),
-        ({"hidden": "6"}, "hidden is '6'; it must be of type int"),
-        ({"hidden": True}, "hidden is True; it must be of type int"),
+        ({"hidden": "6"}, "hidden is '6'; it must be an integer"),
+        ({"hidden": True}, "hidden is True; it must be an integer"),
         ({"hidden": [6]}, "hidden is "),
         ({"hidden": 0}, "hidden is 0; it must be an integer >= 1"),
         ({"hidden": 7}, r"layer.cell.W1 has shape \(6, 1\) instead of \(7, 1\)"),
@@ -297,7 +297,7 @@ def test_a_model_that_cannot_be_built_without_numbers_is_loaded_all_the_same(tmp
 
 
 HUGE = {
-    "no integer": ("toy", {"hidden": 10**30}, "hidden is 1000000000000000000000000000000; it must be of type int"),
+    "no integer": ("toy", {"hidden": 10**30}, "hidden is 1000000000000000000000000000000; it must be an integer"),
     "a huge size": ("toy", {"hidden": 2**62}, ""),
     "a large size": ("toy", {"hidden": 10**11}, "does not fit"),
     "a negative size": ("toy", {"hidden": -(10**9)}, ""),

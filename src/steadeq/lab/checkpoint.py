@@ -26,9 +26,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ..models._saved import check_saved
-from .data.plain_files import one_line
 from .errors import InputError, RunError
-from .files import apply_umask, sync, write_atomically
+from .files import apply_umask, one_line, sync, write_atomically
 from .memory import lack_of_memory
 from .shards import Crew, is_sharded, read_shards, take_share, write_shards
 

@@ -18,7 +18,7 @@ from .. import __version__
 from .checkpoint import CheckpointFolder
 from .config import TrainConfig
 from .errors import InputError, RunError
-from .files import write_atomically
+from .files import check_no_link, check_plain, write_atomically
 from .runs import Session, read_config, sessions_from_json, sessions_to_json
 from .serialization import config_to_json
 
@@ -179,16 +179,3 @@ def _name_of(handle: int) -> Path | None:
         return Path(os.readlink(f"/proc/self/fd/{handle}"))
     except OSError:
         return None
-
-
-def check_no_link(path: Path) -> None:
-    """Refuse a link: whoever made the folder would choose what is written to, or deleted, elsewhere."""
-    if path.is_symlink():
-        raise InputError(f"{path} is a link, which nothing is written through; remove it, or link to the whole folder.")
-
-
-def check_plain(path: Path) -> None:
-    """Refuse what is there and is no file: a link, or a pipe, for whose other end one would wait forever."""
-    check_no_link(path)
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is no plain file; remove it.")

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from .._internal.codec import join, to_plain
 from .config import TrainConfig
 from .data import Splits, Vocabulary, fingerprint
 from .errors import InputError
-from .serialization import has_default, join, to_dict
+from .serialization import has_default
 
 _FREE = {
     "recipe",
@@ -40,7 +41,7 @@ class Identity:
     def of(cls, config: TrainConfig, splits: Splits, vocabulary: Vocabulary | None) -> Identity:
         """Return what a run with this config, these samples and these tokens, if it is on a text, is tied to."""
         return cls(
-            config=_flatten(to_dict(config)),
+            config=_flatten(to_plain(config)),
             data={field.name: fingerprint(getattr(splits, field.name)) for field in fields(splits)},
             vocabulary=None if vocabulary is None else vocabulary.digest(),
         )
@@ -55,7 +56,7 @@ class Identity:
 
     def check_config(self, config: TrainConfig, path: Path) -> None:
         """Refuse a config that differs from the one in the checkpoint."""
-        old, new = self.config, _flatten(to_dict(config))
+        old, new = self.config, _flatten(to_plain(config))
         for name in old | new:
             # A field that is younger than the run has its default: that is what the run was made with.
             is_younger = name not in old and has_default(config, name)

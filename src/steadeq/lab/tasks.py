@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..models import Predictions
+from . import notation
 
 IGNORED = 255
 """The label of pixels that do not count."""
@@ -25,6 +26,10 @@ class AbstractTask(ABC):
     metric: ClassVar[str]
     """Name of the metric."""
     higher_is_better: ClassVar[bool]
+    is_share: ClassVar[bool] = False
+    """Whether the metric is a share, from 0 to 1, which is shown in percent."""
+    title: ClassVar[str] = ""
+    """The metric in full, if its name is short."""
     unit: ClassVar[str] = "sample"
     """What is counted, and what times are given for."""
 
@@ -55,12 +60,25 @@ class AbstractTask(ABC):
         """Return how many units each sample of a batch is."""
         return 1
 
+    @classmethod
+    def show(cls, score: float | None, digits: int = 3) -> str:
+        """Return the metric as people write it; a dash where there is none.
+
+        Example:
+            >>> Classification.show(0.98333), Regression.show(0.0033467), LanguageModeling.show(None)
+            ('98.3%', '3.35e-3', '-')
+        """
+        if score is None:
+            return "-"
+        return f"{100 * score:.{digits - 2}f}%" if cls.is_share else notation.small(score, digits)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Regression(AbstractTask):
     """Squared error."""
 
     metric = "mse"
+    title = "mean squared error"
     higher_is_better = False
 
     def check(self, output: Tensor, target: Tensor) -> None:
@@ -80,6 +98,7 @@ class Classification(AbstractTask):
 
     metric = "accuracy"
     higher_is_better = True
+    is_share = True
 
     def check(self, output: Tensor, target: Tensor) -> None:
         if output.shape[1] <= int(target.max()):
@@ -100,6 +119,7 @@ class Tagging(AbstractTask):
 
     metric = "accuracy"
     higher_is_better = True
+    is_share = True
 
     def check(self, output: Tensor, target: Tensor) -> None:
         if (output.shape[0], *output.shape[2:]) != tuple(target.shape):
@@ -120,6 +140,7 @@ class Segmentation(AbstractTask):
 
     metric = "mIoU"
     higher_is_better = True
+    is_share = True
 
     def check(self, output: Tensor, target: Tensor) -> None:
         if (output.shape[0], *output.shape[2:]) != tuple(target.shape):

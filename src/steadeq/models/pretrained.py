@@ -10,16 +10,15 @@ import pickle
 import re
 import tempfile
 import threading
-import types
-import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from .._internal.codec import CLASS, Reader, class_path, shown, to_plain
 from .._internal.validation import suggestion
 from ..adjoints import AbstractAdjoint
 from ..nn import DEQ
@@ -27,7 +26,6 @@ from ..solvers import AbstractSolver
 from ._saved import check_saved
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-_CLASS = "class"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_NAMES = ("ETag", "X-Linked-Etag", "X-Repo-Commit", "X-Xet-Hash")
 """Headers of a Hub of which its client makes names of files."""
@@ -73,7 +71,7 @@ class PretrainedModel(nn.Module):
         path, config = Path(folder), getattr(self, "config", None)
         if not dataclasses.is_dataclass(config):
             raise TypeError(f"{type(self).__name__} has no config; keep the one that it was built from as self.config.")
-        content = {_CLASS: _class_path(type(config)), **vars(config)}
+        content = {CLASS: class_path(type(config)), **to_plain(config)}
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(self).items()}
         if (path / CONFIG).exists() and not is_pretrained(path):
             raise ValueError(f"{path / CONFIG} belongs to something else; name another folder.")
@@ -193,7 +191,7 @@ def is_pretrained(folder: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     # The config of a run has no class, and those of other libraries none with a colon.
-    return isinstance(content, dict) and ":" in str(content.get(_CLASS))
+    return isinstance(content, dict) and ":" in str(content.get(CLASS))
 
 
 def read_weights(path: Path) -> Mapping[str, Any]:
@@ -247,10 +245,6 @@ def _check_plain(path: Path) -> None:
 # Configs
 
 
-def _class_path(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
 def _derived(kind: type) -> Iterator[type]:
     """Yield a class and all that are derived from it."""
     yield kind
@@ -266,52 +260,20 @@ def _read_config(path: Path, model_class: type) -> Any:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: it is no JSON.") from error
-    if not isinstance(content, dict) or _CLASS not in content:
-        raise ValueError(f"{path} is no config of a model: it has no {_CLASS!r}.")
-    name = content.pop(_CLASS)
+    if not isinstance(content, dict) or CLASS not in content:
+        raise ValueError(f"{path} is no config of a model: it has no {CLASS!r}.")
+    name = content.pop(CLASS)
     configs = (getattr(kind, "Config", None) for kind in _derived(model_class))
-    known = {_class_path(kind): kind for kind in configs if kind is not None}
+    known = {class_path(kind): kind for kind in configs if kind is not None}
     if not isinstance(name, str) or name not in known:
         hint = suggestion(str(name), known)
         raise ValueError(
-            f"{path}: {_CLASS} is {_shown(name)}, which is no {model_class.__name__} that is imported.{hint}"
+            f"{path}: {CLASS} is {shown(name)}, which is no {model_class.__name__} that is imported.{hint}"
         )
-    kind = known[name]
-    hints = typing.get_type_hints(kind)
-    fields = {field.name: field.type for field in dataclasses.fields(kind) if field.init}
-    for unknown in content.keys() - fields.keys():
-        raise ValueError(f"{path}: there is no field {unknown!r}.{suggestion(unknown, fields)}")
-    for field, text in fields.items():
-        if field not in content:
-            raise ValueError(f"{path}: {field} is missing.")
-        if not _fits(content[field], hints[field]):
-            raise ValueError(f"{path}: {field} is {_shown(content[field])}; it must be of type {text}.")
     try:
-        return kind(**content)
-    except (TypeError, ValueError) as error:
+        return Reader(is_complete=True).read_section(content, known[name])
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value of JSON is what a type hint asks for; lists stand for tuples."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, argument) for argument in arguments)
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple:
-        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
-    if isinstance(value, bool):
-        return hint is bool
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return False
-    return isinstance(value, (int, float) if hint is float else hint)
-
-
-def _shown(value: Any) -> str:
-    """Return a value as a sentence can hold it."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 # Weights

@@ -21,6 +21,7 @@ from ..lab.serialization import command_line
 from ..lab.terminal import Work, answer, note
 from ..lab.train.display import choose_display
 from . import RESULTS
+from .pages import write_pages
 from .planned import PlannedRun, plan_runs, together
 from .result import HARDWARE, PaperResult, Verdict, count, results_folder, tally
 from .tables import CLAIM_TITLES, claim_rows
@@ -98,6 +99,7 @@ def run(arguments: Sequence[str]) -> int:
                 print(f"{result.name}: {tally(result.judge_anew(folder))}")
             else:
                 print(f"{result.name} has no numbers in {folder}.")
+        _write_pages(given.out)
         return 0
     archive = given.out / "runs" if given.archive is None else given.archive
     plans = {result.name: plan_runs(result, given.scale, runs=given.runs, archive=archive) for result in chosen}
@@ -126,8 +128,17 @@ def run(arguments: Sequence[str]) -> int:
             # Of what needs the weights, the small files are of no use.
             if name in paths and not run.is_archived and result.can_use(name, run.path, given.scale):
                 archive_run(run.path, archive / name)
+    if judged:
+        _write_pages(given.out)
     answer(judged)
     return 0
+
+
+def _write_pages(out: Path) -> None:
+    """Write the pages of the results, where the folder of all of them is that of a checkout."""
+    root = out.resolve().parent
+    if out.name == "results" and write_pages(root):
+        note(f"Written to the pages in {root / 'docs' / 'results'}.")
 
 
 def _show_plan(runs: Mapping[str, PlannedRun]) -> None:

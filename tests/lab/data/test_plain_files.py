@@ -10,9 +10,9 @@ import torch
 
 from steadeq.lab.cli.main import main
 from steadeq.lab.data import Cifar10, WikiText2, cifar10, fashion_mnist, images, locations, search_path, token_cache
-from steadeq.lab.data.plain_files import one_line
 from steadeq.lab.data.vocabulary import Vocabulary, read_lines
 from steadeq.lab.errors import InputError
+from steadeq.lab.files import one_line
 
 READERS = {
     "CIFAR-10, binary": cifar10.read_binary,

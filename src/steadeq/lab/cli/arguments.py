@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
+from ..._internal.codec import init_fields, is_section, join
 from ..._internal.validation import suggestion
 from ..errors import HelpShown, InputError
 from ..serialization import (
@@ -27,9 +28,6 @@ from ..serialization import (
     flag_of,
     from_words,
     inherited_values,
-    init_fields,
-    is_section,
-    join,
     negated_flag_of,
     subclasses,
 )

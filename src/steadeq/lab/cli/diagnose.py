@@ -25,8 +25,7 @@ from ...solvers import AbstractSolver
 from ..config import TrainConfig
 from ..data import Synthetic, read_samples, synthetic
 from ..errors import InputError
-from ..files import write_atomically
-from ..folder import check_no_link, check_plain
+from ..files import check_no_link, check_plain, write_atomically
 from ..loading import TrainedModel, load_trained
 from ..report import diagnosis_panels, iteration_panel, save_png, synthetic_figure
 from ..report.synthetic import Frame

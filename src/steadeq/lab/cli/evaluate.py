@@ -20,13 +20,13 @@ from ..errors import InputError
 from ..loading import TrainedModel, load_model, load_trained
 from ..runs import EvaluationRow, Split
 from ..serialization import class_name, subclasses
-from ..tasks import Classification, LanguageModeling
+from ..tasks import AbstractTask, Classification, LanguageModeling
 from ..terminal import answer, note
 from ..train import Process
 from ..train.adapter import ModelAdapter
 from ..train.evaluation import sweep_budgets, write_evaluation
 from .arguments import parse, positional
-from .table import format_metric, format_number, print_table
+from .table import format_number, print_table
 
 _BATCH_SIZE, _NUM_STREAMS = 250, 16
 """Batches of samples are as large as memory allows; the streams that a text is cut into are those of the official code,
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     what = f"at step {result.step}" if is_run else f"on {trained.config.data.name}"
     title = f"{args.run} {what}, {result.split} split, peak memory {memory} MB"
     columns = ["evaluations", result.metric, "loss", "residual", "used", "converged", f"ms/{result.unit}"]
-    print_table(columns, [_cells(row, result.metric) for row in result.rows], title=title)
+    print_table(columns, [_cells(row, trained.config.data.task) for row in result.rows], title=title)
     note("evaluations: how often a solve may evaluate the cell (the paper's NFE); used: how often it does, on average")
     note(f"Written to {args.run / 'evaluation.json'} and {args.run / 'evaluation.csv'}.")
     answer(json.loads(result.to_json()))
@@ -151,11 +151,11 @@ def _read_fitting(args: Arguments, model: nn.Module, data: AbstractDataConfig, d
     return dataset
 
 
-def _cells(row: EvaluationRow, metric: str) -> list[str]:
+def _cells(row: EvaluationRow, task: AbstractTask) -> list[str]:
     seconds = row.seconds_per_sample
     return [
         str(row.max_evals),
-        format_metric(metric, row.score),
+        task.show(row.score, digits=4),
         format_number(row.loss, ".4g"),
         format_number(row.forward_residual, ".2e"),
         format_number(row.forward_evals, ".2f"),

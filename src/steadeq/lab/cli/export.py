@@ -34,9 +34,8 @@ from ...nn import DEQ
 from ...solvers import AbstractSolver
 from ..config import TrainConfig
 from ..data import AbstractDataConfig, read_samples
-from ..data.plain_files import one_line
 from ..errors import InputError
-from ..files import write_atomically
+from ..files import one_line, write_atomically
 from ..loading import load_model, load_trained
 from ..recipes import get, names
 from ..terminal import Work, answer, note

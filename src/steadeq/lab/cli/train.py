@@ -159,9 +159,9 @@ def _train(request: _Request, process: Process) -> None:
             values = trainer.evaluation if is_through else trainer.train()
         except Interrupted as error:
             raise Interrupted(f"{error} To go on: {_resuming(request, process)}") from None
-    metric = trainer.task.metric
+    score = trainer.task.show(values[trainer.task.metric], digits=4)
     effort = f" with {values['forward_evals']:.1f} evaluations" if "forward_evals" in values else ""
-    trainer.display.say(f"{folder.path}: validation {metric} {values[metric]:.4g}{effort}.")
+    trainer.display.say(f"{folder.path}: validation {trainer.task.metric} {score}{effort}.")
     answer({"run": folder.path, "step": trainer.step, "validation": values})
     if trainer.num_bad:
         skipped = f"{trainer.num_bad} of {trainer.step} steps were skipped, as they were not finite"

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from ..errors import RunError
-from .plain_files import one_line, open_plain
+from ..files import one_line, open_plain
 
 MAX_UNPACKED = 1 << 32
 """The most bytes of what an archive holds, seven times as many as the largest one of the catalog."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..files import read_plain
 from . import pickles
 from .augmentation import AbstractSmallImages, check_labels
 from .locations import require
-from .plain_files import read_plain
 
 FOLDER = "cifar-10-batches-bin"
 PICKLED_FOLDER = "cifar-10-batches-py"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError, RunError
+from ..files import is_there, one_line
 from . import locations
 from .archives import extract
-from .plain_files import is_there, one_line
 
 Progress = Callable[[str, int, int | None], None]
 """Takes a name, how many bytes have arrived, and how many there are, if that is known."""

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..files import one_line, open_plain
 from .augmentation import AbstractSmallImages, check_labels
 from .locations import plain_or_packed, require
-from .plain_files import one_line, open_plain
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist installs the files."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..files import one_line, open_plain
 from .dataset import check_limited
-from .plain_files import one_line, open_plain
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from .plain_files import is_there, one_line, open_plain
+from ..files import is_there, one_line, open_plain
 
 _MAX_UNPACKED = 1 << 32
 """The most bytes of what a .gz file holds that are looked at."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .plain_files import one_line, read_plain
+from ..files import one_line, read_plain
 
 MAX_BYTES = 1 << 26
 """The largest file that is read, twice as large as one of CIFAR-10."""

@@ -9,7 +9,7 @@ from itertools import repeat
 from pathlib import Path
 
 from ..errors import InputError
-from .plain_files import open_plain
+from ..files import open_plain
 
 EOS = "<eos>"
 """Stands at the end of each line."""

@@ -13,6 +13,7 @@ from ... import __version__
 from ...models import ToyDEQ
 from ..errors import InputError
 from ..files import write_atomically
+from ..notation import plural
 from ..runs import RunRecord
 from ..serialization import class_name, config_to_json
 from ..terminal import Work
@@ -21,7 +22,6 @@ from .curves import curve_sections
 from .diagnosis import diagnosis_panels, iteration_panel
 from .groups import MAX_POINTS, RunGroup, group_runs
 from .headline import compared_split, headlines
-from .notation import plural
 from .panels import Section, inline_svg
 from .provenance import difference_table, environment_table, rerun_command
 from .synthetic import load_toys, synthetic_sections

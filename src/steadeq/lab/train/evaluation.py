@@ -16,8 +16,7 @@ from ...jacobian import frobenius_norm, spectral_radius
 from ...solvers import AbstractSolver
 from ..data import MapDataset, evaluation_batches, is_contiguous, read_samples, spread_over
 from ..errors import InputError, Interrupted
-from ..files import write_atomically
-from ..folder import check_plain
+from ..files import check_plain, write_atomically
 from ..loading import TrainedModel
 from ..runs import Evaluation, EvaluationRow, Split
 from ..signals import Interruption

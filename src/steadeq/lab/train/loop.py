@@ -22,7 +22,8 @@ from ..config import TrainConfig
 from ..data import AbstractTextConfig, Splits, check_all_targets, open_reader, read_samples
 from ..divergence import NUM_STEPS, is_off_track, trivial_loss_of
 from ..errors import Diverged, InputError, Interrupted, RunError
-from ..folder import RunFolder, check_plain
+from ..files import check_plain
+from ..folder import RunFolder
 from ..identity import Identity
 from ..loading import build_model, load_model, load_weights
 from ..seeds import derive_seed
