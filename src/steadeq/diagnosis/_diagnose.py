@@ -67,8 +67,8 @@ def diagnose(
         max_products: The most products with the Jacobian to spend on the spectral radius; 0 leaves it out.
         generator: Source of the Gaussian start and of probes; torch's own by default.
         batch_dims: 1 where dim 0 is a batch of independent samples, 0 where the whole state is one sample.
-        pass_step: Whether f is called as f(z, *inputs, step=k), with k from 0 on, as blocks want that know their step.
-            Its spectral radius is that of its last step.
+        pass_step: Whether f is called as f(z, *inputs, step=k), with k from 0 on, for blocks that depend on their step.
+            The spectral radius is then measured at the last step.
 
     Returns:
         What was found; `print` says it in words, and what to do about it.

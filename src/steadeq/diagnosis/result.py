@@ -67,7 +67,7 @@ class Diagnosis:
     """(B,) bool: whether all starts end in the same state (Anil et al., 2022), up to 1% of its size or, if that is
     more, of the size of the given start. Distances below are relative to that too."""
     cosine: Tensor
-    """(B,) least cosine similarity of the end states of other starts with that of the given one."""
+    """(B,) smallest cosine similarity between the end state from the given start and those from the other starts."""
     movement: Tensor
     """(B,) relative distance of the start and the end state: near 0, iterating does nothing."""
     movement_after_one: Tensor
