@@ -155,8 +155,8 @@ def check_methods(solver: Any, adjoint: Any) -> None:
     """
     if isinstance(solver, AbstractLinearSolver) and not isinstance(solver, AbstractSolver):
         raise TypeError(
-            f"solver is {solver!r}, which solves linear systems only, such as the one of the backward pass: "
-            f"adjoint=Implicit({type(solver).__name__}()); for the fixed point use Anderson() or NewtonKrylov()."
+            f"solver is {solver!r}, which solves linear systems only. Use it for the backward pass, as in "
+            f"adjoint=Implicit({type(solver).__name__}()), and use Anderson() or NewtonKrylov() for the fixed point."
         )
     for name, value, kind in (("solver", solver, AbstractSolver), ("adjoint", adjoint, AbstractAdjoint)):
         if not isinstance(value, kind):

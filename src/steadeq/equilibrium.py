@@ -182,14 +182,14 @@ def check_map(f: Any, num_inputs: int = 0) -> None:
     """
     if getattr(type(f), "forward", None) in (nn.RNNCell.forward, nn.GRUCell.forward, nn.LSTMCell.forward):
         raise TypeError(
-            f"{type(f).__name__} takes the input first and the state second, and the map is called with the state "
-            "first, as f(z, x). Wrap it: a function `lambda z, x: cell(x, z)`, or for DEQ a module whose "
+            f"{type(f).__name__} takes the input first and the state second, but the map is called with the state "
+            "first, as f(z, x). Wrap it in a function, `lambda z, x: cell(x, z)`, or, for DEQ, in a module whose "
             "`forward(self, z, x)` returns `self.cell(x, z)`."
         )
     # A forward of the instance itself may take anything.
     if isinstance(f, nn.Module) and "forward" not in vars(f) and num_inputs >= (room := _room(type(f).forward)):
         raise TypeError(
-            f"{type(f).__name__} takes {room} argument{'s' if room != 1 else ''}, and is called with the state and "
+            f"{type(f).__name__} takes {room} argument{'s' if room != 1 else ''}, but is called with the state and "
             f"{num_inputs} input{'s' if num_inputs != 1 else ''}. The map needs a `forward(self, z, x)` with both, "
             "such as `torch.tanh(self.linear(z) + x)`."
         )
@@ -290,7 +290,9 @@ class Equilibrium(Generic[State_co, Stats_co]):
             ValueError: The state was given and not solved for, so that nothing is known.
         """
         if self.stats is None:
-            raise ValueError("Equilibrium.at(...) takes a state as it is: there is no solve that could have failed.")
+            raise ValueError(
+                "This equilibrium comes from Equilibrium.at(...), which does not solve, so there is no status to check."
+            )
         failures = self.stats.failures()
         if failures:
             raise ConvergenceError(failures)

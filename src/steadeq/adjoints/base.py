@@ -211,7 +211,7 @@ def warn_if_short(which: str, solver: AbstractLinearSolver, stats: SolveStats) -
     statuses = ", ".join(Status(status).name for status in sorted(set(stats.status.tolist())) if status)
     if statuses:
         warnings.warn(
-            f"A {which} solve by {solver} ended short of its tolerance ({statuses}), and {_ADVICE[which]}",
+            f"A {which} solve by {solver} did not reach its tolerance ({statuses}), and {_ADVICE[which]}",
             ConvergenceWarning,
             stacklevel=1,
         )

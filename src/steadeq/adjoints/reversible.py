@@ -181,9 +181,9 @@ class _Steps:
         )
         if not is_exact.all():
             warnings.warn(
-                "adjoint=Reversible() could not take its steps back for rounding, and its gradients are not exact; "
-                "lower max_evals or damping of the solver, or use adjoint=Implicit(). eq.backward.residual says by how "
-                "much the start was missed.",
+                "adjoint=Reversible() could not reverse its steps because of rounding, so its gradients are not "
+                "exact. Lower max_evals or damping of the solver, or use adjoint=Implicit(). eq.backward.residual is "
+                "the error at the start.",
                 ConvergenceWarning,
                 stacklevel=1,
             )

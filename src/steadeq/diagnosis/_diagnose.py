@@ -88,8 +88,8 @@ def diagnose(
         check_count("training_depth", training_depth)
         if training_depth > max_evals:
             raise ValueError(
-                f"training_depth is {training_depth}; it must be at most max_evals ({max_evals}): raise that, as what "
-                "happens beyond the training depth is the question."
+                f"training_depth is {training_depth}; it must be at most max_evals ({max_evals}). Raise max_evals: the "
+                "diagnosis needs evaluations beyond the training depth."
             )
     refuse_vmap(leaves((z0, inputs)))
     layout = state_layout(z0, batch_dims)

@@ -74,8 +74,8 @@ class AbstractRegularizer(NamedOptions, ABC):
                 raise TypeError(f"{name} is {schedule!r}; it must be a steadeq schedule, such as {example}.")
         if self.probability_schedule.is_closed_loop:
             raise ValueError(
-                f"probability_schedule is {self.probability_schedule!r}; it must not be a closed loop, as p depends on "
-                "the step alone: close the loop on the weight, by `schedule`."
+                f"probability_schedule is {self.probability_schedule!r}; it must not be a closed loop, because p may "
+                "depend on the step only. Use the closed loop for the weight, as `schedule`."
             )
         self._state = self.schedule.start(self.weight)
 

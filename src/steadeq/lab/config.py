@@ -197,7 +197,8 @@ class TrainConfig:
         loop = schedule.schedule if isinstance(schedule, StopAfter) else schedule
         if isinstance(loop, ClosedLoop) and loop.observed == "spectral_radius" and not self.log.spectrum_samples:
             raise ValueError(
-                "log.spectrum_samples is 0; the schedule of the regularizer holds a spectral radius, and needs some."
+                "log.spectrum_samples is 0; it must be positive, because the schedule of the regularizer controls the "
+                "spectral radius."
             )
 
     @property

@@ -66,7 +66,7 @@ def _write_through(path: Path, content: bytes) -> None:
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        raise OSError(errno.ENXIO, "nobody reads from it", str(path)) from error
+        raise OSError(errno.ENXIO, "no process reads from it", str(path)) from error
     # From here on the reader sets the pace.
     os.set_blocking(handle, True)
     with os.fdopen(handle, "wb") as file:

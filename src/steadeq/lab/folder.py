@@ -57,7 +57,9 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "config.json", config_to_json(config), is_new=True)
         except FileExistsError as error:
-            raise InputError(f"{path} was made by another process just now; name another folder with --out.") from error
+            raise InputError(
+                f"{path} has just been created by another process; name another folder with --out."
+            ) from error
         except OSError as error:
             raise InputError(f"The run's folder {path} cannot be written: {error.strerror}.") from error
         return folder
@@ -124,7 +126,7 @@ class RunFolder:
             os.stat("config.json", dir_fd=self._handle)
         except OSError as error:
             raise RunError(
-                f"{self.path / 'config.json'} was removed; without it, nothing saved could be resumed."
+                f"{self.path / 'config.json'} was removed; without it, the run cannot be resumed."
             ) from error
         return self.path
 
@@ -184,11 +186,13 @@ def _name_of(handle: int) -> Path | None:
 def check_no_link(path: Path) -> None:
     """Refuse a link: whoever made the folder would choose what is written to, or deleted, elsewhere."""
     if path.is_symlink():
-        raise InputError(f"{path} is a link, which nothing is written through; remove it, or link to the whole folder.")
+        raise InputError(
+            f"{path} is a link, and runs do not write through links; remove it, or link to the whole folder."
+        )
 
 
 def check_plain(path: Path) -> None:
     """Refuse what is there and is no file: a link, or a pipe, for whose other end one would wait forever."""
     check_no_link(path)
     if path.exists() and not path.is_file():
-        raise InputError(f"{path} is no plain file; remove it.")
+        raise InputError(f"{path} is not a plain file; remove it.")

@@ -153,11 +153,15 @@ def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display
             if interruption.requested:
                 _stop(pool)
                 why = "" if interruption.reason is None else f", as {interruption.reason}"
-                raise Interrupted(f"Stopped{why}; every run has saved its state, and the same command continues them.")
+                raise Interrupted(
+                    f"Stopped{why}; every run has saved its state. Run the same command again to continue."
+                )
             for error in filter(None, [future.exception() for future in futures if future.done()]):
                 _stop(pool)
                 if isinstance(error, BrokenProcessPool):
-                    raise RunError("A process died; the same command continues from its latest checkpoint.") from error
+                    raise RunError(
+                        "A process died. Run the same command again to continue from its latest checkpoint."
+                    ) from error
                 raise error
 
 

@@ -293,7 +293,7 @@ class RunDiagnosis:
         curves = (found.residual_mean, found.residual_low, found.residual_high)
         samples = [found.found.verdicts, *(getattr(found, name) for name in _OF_SAMPLES)]
         if len(set(map(len, curves))) > 1 or {len(values) for values in samples} != {found.num_samples}:
-            raise ValueError("Its sequences are not of one length.")
+            raise ValueError("Its sequences differ in length.")
         return found
 
 
@@ -600,7 +600,7 @@ def _convert(value: Any, hint: Any, metric: str = "score") -> Any:
         return float(value)
     if value in arguments or (type(value) is hint and hint is not float):
         return value
-    raise ValueError(f"{value!r} is no {hint}.")
+    raise ValueError(f"{value!r} is not a {hint}.")
 
 
 _hints = cache(get_type_hints)

@@ -125,10 +125,7 @@ def _measure(trained: TrainedModel, args: Arguments, device: torch.device, work:
     depth = _training_depth(config, trained.step)
     max_evals = max(256, 4 * depth) if args.max_evals is None else args.max_evals
     if max_evals < depth:
-        raise InputError(
-            f"--max-evals is {max_evals}; it must be at least the {depth} evaluations of training, beyond which the "
-            "question begins."
-        )
+        raise InputError(f"--max-evals is {max_evals}; it must be at least the {depth} evaluations of training.")
     dataset = config.data.load_split(args.split)
     trained.check_samples(args.split, dataset)
     solver = config.evaluation_solver

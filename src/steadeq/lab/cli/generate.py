@@ -127,7 +127,7 @@ def run(arguments: Sequence[str]) -> int:
         for name, default in (("max_evals", None), ("tol", None), ("compare", False)):
             if not has_equilibrium and getattr(args, name) is not default:
                 what = f"{args.run} is a run of an explicit network"
-                raise InputError(f"{what}: it has no equilibrium, and no use for --{name.replace('_', '-')}.")
+                raise InputError(f"{what}: it has no equilibrium and cannot use --{name.replace('_', '-')}.")
         writer = _Writer(
             model=trained.model,
             solver=trained.config.evaluation_solver if has_equilibrium else None,
@@ -147,7 +147,7 @@ def _read_text(path: Path, trained: TrainedModel) -> tuple[AbstractTextConfig, V
     """Return the text that a run was trained on, and the tokens of its numbers."""
     data = trained.config.data
     if not isinstance(data, AbstractTextConfig):
-        raise InputError(f"{path} is a run on {data.name}, which is no text: it has no tokens to generate.")
+        raise InputError(f"{path} is a run on {data.name}, which is not text, so it cannot generate tokens.")
     vocabulary = data.vocabulary()
     size = vocabulary_size(trained.model)
     if len(vocabulary) > size:

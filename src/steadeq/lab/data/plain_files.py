@@ -31,9 +31,9 @@ def open_plain(path: Path | str, *, max_bytes: int | None = None) -> BinaryIO:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
-            raise InputError(f"{path} cannot be read: it is {kind}, and should be a file.")
+            raise InputError(f"{path} cannot be read: it is {kind}, not a file.")
         if max_bytes is not None and status.st_size > max_bytes:
-            raise InputError(f"{path} is refused: it has {status.st_size:,} bytes, and at most {max_bytes:,} are read.")
+            raise InputError(f"{path} is refused: it has {status.st_size:,} bytes, and the limit is {max_bytes:,}.")
         return path.open("rb")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
@@ -55,7 +55,7 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise InputError(f"{path} cannot be looked at: {error.strerror}.") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     return True
 
 

@@ -65,7 +65,7 @@ class AbstractBlockConfig(AbstractModelConfig):
         check_choice("kind", self.kind, get_args(Kind))
         if self.kind == "image":
             if self.vocab_size is not None:
-                raise ValueError(f"vocab_size is {self.vocab_size}, but images have no tokens; leave it away.")
+                raise ValueError(f"vocab_size is {self.vocab_size}, but images have no tokens; leave it out.")
         elif self.vocab_size is None:
             raise ValueError(f"vocab_size is missing; kind {self.kind!r} needs the number of tokens.")
         else:

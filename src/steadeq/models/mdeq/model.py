@@ -71,8 +71,8 @@ class MDEQ(AbstractEquilibriumModel):
                 check_count("channels", width)
                 if width % self.groups or width % max(self.groups // 2, 1):
                     raise ValueError(
-                        f"channels has {width}; each scale must be a multiple of groups ({self.groups}) and of half as "
-                        "many."
+                        f"channels has {width}; each scale must be a multiple of groups ({self.groups}), and so must "
+                        "half of it."
                     )
 
         def build(self) -> nn.Module:

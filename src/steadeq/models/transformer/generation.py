@@ -166,10 +166,10 @@ def generate(
             f"prompt is {prompt.dtype} of shape {tuple(prompt.shape)}; it must be a vector of at least one token."
         )
     if generator is not None and generator.device.type != "cpu":
-        raise ValueError(f"generator is one of {generator.device}; it must be one of the CPU, where tokens are drawn.")
+        raise ValueError(f"generator is on {generator.device}; it must be on the CPU, where tokens are drawn.")
     vocab_size = vocabulary_size(model)
     if solver is not None and not hasattr(model, "solve"):
-        raise ValueError(f"solver is {solver}, but {type(model).__name__} is an explicit network: leave it away.")
+        raise ValueError(f"solver is {solver}, but {type(model).__name__} is an explicit network: leave it out.")
     for token in (int(prompt.min()), int(prompt.max())):
         if not 0 <= token < vocab_size:
             raise ValueError(f"prompt has the token {token}; tokens are numbered from 0 to {vocab_size - 1}.")
