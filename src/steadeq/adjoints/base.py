@@ -79,7 +79,7 @@ class AbstractAdjoint(ABC):
     """Whether autograd records the steps of the solve themselves."""
 
     def check_solver(self, solver: AbstractSolver) -> None:  # noqa: B027 (most go with every solver)
-        """Refuse a solver that the adjoint cannot go with, by a ValueError that says which it can."""
+        """Raise a ValueError if the adjoint does not support the solver."""
 
     @abstractmethod
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:

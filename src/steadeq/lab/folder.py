@@ -31,9 +31,9 @@ _WRITTEN = ("config.json", "environment.json", "metrics.jsonl", "checkpoints", "
 
 
 class RunFolder:
-    """A run's folder, for who trains in it; `steadeq.lab.runs.RunRecord` is what it says to who reads it.
+    """A run's folder, as the trainer writes it; `steadeq.lab.runs.RunRecord` reads it.
 
-    Who trains holds the folder by `lock`, and asks `locate` for its name before each write.
+    The trainer holds the folder with `lock`, and asks `locate` for its name before each write.
     """
 
     def __init__(self, path: Path) -> None:

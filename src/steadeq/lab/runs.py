@@ -311,7 +311,7 @@ _OF_SAMPLES = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunRecord:
-    """A run, read from its folder; `problems` says what could not be read."""
+    """A run, read from its folder; `problems` lists what could not be read."""
 
     path: Path
     """The run's folder."""

@@ -30,7 +30,7 @@ class Arguments:
     name: str | None = positional(default=None)
     """Name of a data set; without one, all are listed."""
     download: bool = False
-    """Fetch it from its official source; what a broken transfer left is used."""
+    """Download it from its official source; an interrupted download continues."""
     to: Path | None = None
     """Folder to download into; by default $STEADEQ_DATA or the user's cache."""
     verify: bool = False

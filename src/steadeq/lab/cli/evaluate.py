@@ -42,7 +42,7 @@ class Arguments:
     data: AbstractDataConfig | None = None
     """For the folder of a model: the data, such as cifar10, imagenet or wikitext-103; a run has its own."""
     budgets: tuple[int, ...] = ()
-    """Numbers of evaluations that a solve may make; by default from 1 to the budget of the solver."""
+    """Budgets to measure, in evaluations per solve; by default from 1 to the budget of the solver."""
     split: Split = "test"
     """Which samples."""
     solver: AbstractSolver | None = None

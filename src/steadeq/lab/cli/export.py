@@ -74,7 +74,7 @@ class Arguments:
     shape: tuple[int, ...] = ()
     """Shape of one sample, such as --shape 3 32 32, instead of data; values are then random."""
     batch_size: int = 8
-    """Samples of the batch that is compared and timed; the file takes batches of any size."""
+    """Batch size for comparing and timing the file with the model; the file itself takes any batch size."""
     step: int | None = None
     """Step of the checkpoint; by default the latest."""
     recipe: str | None = None

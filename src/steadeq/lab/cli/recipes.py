@@ -25,7 +25,7 @@ class Arguments:
     """Arguments of `recipes`."""
 
     words: tuple[str, ...] = positional(default=())
-    """Words that the name or the description must contain, as in `steadeq recipes cifar10 mdeq`."""
+    """Words that the name or the description of a recipe must contain, as in `steadeq recipes cifar10 mdeq`."""
     scale: Literal["cpu", "day", "paper"] | None = None
     """Only recipes of one scale: cpu takes minutes on a laptop, day takes hours, paper needs GPUs."""
 

@@ -49,8 +49,8 @@ class Arguments:
     resume: bool = False
     """Continue the run from its latest checkpoint."""
     parallel: Parallel = "ddp"
-    """What several processes do: "ddp" keeps the whole model on each, "fsdp" shards parameters, gradients and optimizer
-    over them; a run may be resumed with the other."""
+    """How several processes share the work: "ddp" keeps the whole model in each, "fsdp" shards parameters, gradients
+    and optimizer state. You can resume a run with the other choice."""
     profile: bool = False
     """Print at the end where the time went."""
 

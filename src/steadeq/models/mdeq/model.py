@@ -28,7 +28,7 @@ class MDEQ(AbstractEquilibriumModel):
         config: The sizes; see `MDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch
@@ -154,7 +154,7 @@ class MDEQClassifier(_AbstractMDEQWithHead):
         config: The sizes; see `MDEQClassifier.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch
@@ -225,7 +225,7 @@ class MDEQSegmenter(_AbstractMDEQWithHead):
         config: The sizes; see `MDEQSegmenter.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch

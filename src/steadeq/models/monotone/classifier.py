@@ -34,7 +34,7 @@ class MonotoneDEQ(AbstractEquilibriumModel):
         config: The sizes; see `MonotoneDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> model = MonotoneDEQ(channels=6)
