@@ -76,7 +76,7 @@ def test_one_that_converged_is_returned_and_one_that_failed_raises():
 
 
 def test_whether_a_given_state_failed_is_not_known():
-    with pytest.raises(ValueError, match=r"Equilibrium\.at.*no solve that could have failed\.$"):
+    with pytest.raises(ValueError, match=r"Equilibrium\.at.*no status to check\.$"):
         Equilibrium.at(torch.cos, torch.zeros(2, 3)).raise_if_failed()
 
 
@@ -202,7 +202,7 @@ def test_a_module_without_room_for_the_inputs_is_refused_in_a_sentence():
     x = torch.ones(2, 3)
     for cell in (nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh())):
         with pytest.raises(
-            TypeError, match=r"takes 1 argument, and is called with the state and 1 input\. The map needs"
+            TypeError, match=r"takes 1 argument, but is called with the state and 1 input\. The map needs"
         ):
             DEQ(cell)(x)
     fixed_point(nn.Linear(3, 3), 0 * x)  # without inputs it is a map like any other

@@ -106,7 +106,8 @@ def check_residuals(cell: Callable[..., Any], evaluate: Callable[[], Tensor], ex
     if bool((found > limit).any()):
         if not bool(((evaluate() - found).abs() > limit).any()):
             raise ValueError(
-                f"Once samples had left the batch, f mapped the others otherwise than with them. {COUPLED}"
+                "After finished samples had left the batch, f mapped the remaining samples differently than before. "
+                f"{COUPLED}"
             )
     else:
         _note(cell)

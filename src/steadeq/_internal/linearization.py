@@ -27,8 +27,8 @@ class Linearization:
         self.f, self.inputs, self.layout = f, inputs, layout
         if is_transformed():
             raise RuntimeError(
-                "Products with the Jacobian, which penalties and spectra are made of, cannot be had under torch.func; "
-                "use torch.autograd.grad instead."
+                "Penalties and spectra need products with the Jacobian, which are not available under torch.func; use "
+                "torch.autograd.grad instead."
             )
         with torch.enable_grad():
             z = z if z.requires_grad else z.detach().requires_grad_()
@@ -192,13 +192,13 @@ def _refuse_missing_derivatives(product: Tensor) -> None:
             raise RuntimeError(_SHARDED)
         if name in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
             raise RuntimeError(
-                "An operation inside of f has no second derivative, which the Jacobian penalty, operator_norm and the "
-                "second derivative of a fixed point need. JacobianRegularizer and jacobian_penalty do without if "
-                'estimator="difference" is given, and ResidualRegularizer always does; else, if it is '
+                "An operation inside f has no second derivative. The Jacobian penalty, operator_norm and the second "
+                "derivative of a fixed point need one. JacobianRegularizer and jacobian_penalty work without it if you "
+                'pass estimator="difference", and ResidualRegularizer always does. Otherwise, if the operation is '
                 "scaled_dot_product_attention, wrap it in "
-                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) or write attention by hand, and if "
-                "it is a torch.autograd.Function of yours, make its backward differentiable. The penalty "
-                "without its gradient can be had under torch.no_grad()."
+                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) or write attention by hand; if it "
+                "is your own torch.autograd.Function, make its backward differentiable. To compute the penalty "
+                "without its gradient, use torch.no_grad()."
             )
         following = {node for node, _ in node.next_functions} - seen
         seen |= following

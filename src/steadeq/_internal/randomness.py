@@ -1,9 +1,9 @@
 """Whether f is a function: the same image whenever it is evaluated at the same point.
 
 Dropout with a new mask at every call, or noise of any kind, leaves nothing to converge to. The residual that the solver
-found at its last state is compared with that of the evaluation which attaches the graph there, and only if they differ
-is f evaluated once more. Batch norm in training mode is a function, but of the batch and not of a sample; it is looked
-for by its name.
+found at its last state is compared with the residual of the evaluation that attaches the graph there; f is evaluated
+once more only if the two differ. Batch norm in training mode is a function of the batch and not of a sample; it is
+recognized by its class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def warn_if_random(cell: Callable[..., Any], point: Linearization, start: Tensor
     """
     norms = _in_training(cell, _BatchNorm)
     if norms:
-        _warn(f"The cell has batch norm in training mode ({norms}), which ties the samples of a batch together")
+        _warn(
+            f"The cell has batch norm in training mode ({norms}), which makes the samples of a batch depend on each "
+            "other"
+        )
     if _differs(point, start, z, residual):
         dropouts = _in_training(cell, _DropoutNd)
         where = f" ({dropouts} in training mode)" if dropouts else ""
@@ -45,9 +48,9 @@ def warn_if_random(cell: Callable[..., Any], point: Linearization, start: Tensor
 
 def _warn(what: str) -> None:
     warnings.warn(
-        f"{what}, and the gradient is not that of the state. In the place of dropout use "
-        "steadeq.nn.VariationalDropout, whose mask holds for a solve, or pass what is random as an input; keep batch "
-        "norm out of the cell or in eval mode, as in training mode it also updates its statistics at every "
+        f"{what}, and the gradient does not belong to the returned state. Instead of dropout, use "
+        "steadeq.nn.VariationalDropout, which keeps one mask for a whole solve, or pass random values as an input. "
+        "Keep batch norm out of the cell or in eval mode: in training mode it also updates its statistics at every "
         "evaluation.",
         RandomnessWarning,
         stacklevel=1,

@@ -119,7 +119,7 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
 
 
 def replace_tensors(tree: Any, new: dict[int, Tensor]) -> Any:
-    """Return a tree with other tensors in the place of some, by id; also in what samples share."""
+    """Return a tree in which some tensors, given by id, are replaced; also inside `Shared` inputs."""
 
     def swap(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
@@ -158,8 +158,8 @@ def check_inputs(inputs: tuple[Any, ...], layout: Layout) -> None:
             if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] != layout.batch_size):
                 raise ValueError(
                     f"inputs[{position}] has shape {tuple(leaf.shape)}, but dim 0 of every input must be the batch of "
-                    f"the state ({layout.batch_size}); what the samples share belongs in the module or a closure. If "
-                    "the state has no batch, as that of one graph, pass batch_dims=0."
+                    f"the state ({layout.batch_size}). Tensors that the samples share belong in the module or in a "
+                    "closure. If the state has no batch dimension (a graph, for example), pass batch_dims=0."
                 )
 
 

@@ -169,7 +169,7 @@ class _Solve(_Computation):
     def graph(self) -> tuple[list[Tensor], list[Tensor]]:
         if not self.is_recorded:
             raise RuntimeError(
-                "A transform of torch.func asks for the derivative of a solve that was made under torch.no_grad()."
+                "A transform of torch.func needs the derivative of a solve that ran under torch.no_grad()."
             )
         return self._graph
 
@@ -295,8 +295,8 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         raise RuntimeError(
-            "fixed_point has no forward-mode derivative, which torch.func.jvp, jacfwd and hessian take, but with "
-            "adjoint=Unrolled(); use torch.func.grad, vjp or jacrev."
+            "fixed_point has no forward-mode derivative, which torch.func.jvp, jacfwd and hessian need. Use "
+            "torch.func.grad, vjp or jacrev, or adjoint=Unrolled()."
         )
 
     @staticmethod

@@ -79,7 +79,7 @@ class AbstractAdjoint(ABC):
     """Whether autograd records the steps of the solve themselves."""
 
     def check_solver(self, solver: AbstractSolver) -> None:  # noqa: B027 (most go with every solver)
-        """Refuse a solver that the adjoint cannot go with, by a ValueError that says which it can."""
+        """Raise a ValueError if the adjoint does not support the solver."""
 
     @abstractmethod
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
@@ -211,7 +211,7 @@ def warn_if_short(which: str, solver: AbstractLinearSolver, stats: SolveStats) -
     statuses = ", ".join(Status(status).name for status in sorted(set(stats.status.tolist())) if status)
     if statuses:
         warnings.warn(
-            f"A {which} solve by {solver} ended short of its tolerance ({statuses}), and {_ADVICE[which]}",
+            f"A {which} solve by {solver} did not reach its tolerance ({statuses}), and {_ADVICE[which]}",
             ConvergenceWarning,
             stacklevel=1,
         )

@@ -46,35 +46,35 @@ def diagnose(
     """Tell whether it is safe to iterate z = f(z, *inputs), without training or changing anything.
 
     f is any block that maps a state to a state of the same shape: a looped or recursive block, or the cell of a DEQ. It
-    is iterated as it is, in the mode it is in. Nothing is left behind: no gradients, torch's random state, and the
-    buffers of the modules that f is, is a method of or refers to are put back.
+    is iterated in its current mode. `diagnose` leaves no gradients, and restores torch's random state and the buffers
+    of the modules that f uses.
 
-    The cost, in evaluations of f on the whole batch: `max_evals` from z0, as many from each other start (zeros, unless
-    z0 is that, and Gaussian noise), as many with the inputs of other samples, and 4 for the precision of f and its
-    graph; at most `max_products` products with its Jacobian; and `max_evals` + 1 evaluations of the metric. So about
-    3 or 4 times `max_evals`, and less if every state stops moving. At most 33 states are held at a time.
+    The cost is about 3 or 4 times `max_evals` evaluations of f on the whole batch, or less if every state stops moving:
+    `max_evals` from z0, as many from each other start (Gaussian noise, and zeros unless z0 is zero), as many with the
+    inputs of other samples, and 4 more. The spectral radius takes at most `max_products` products with the Jacobian,
+    and the metric is computed `max_evals` + 1 times. At most 33 states are in memory at a time.
 
     Args:
         f: The block, called as f(z, *inputs).
         z0: State to start from: a floating-point tensor, or a nested tuple, list or dict of them; dim 0 is the batch.
-        *inputs: What f takes after the state, batched along dim 0: tensors, or nested structures of them.
-        max_evals: Number of evaluations to iterate for, at least 16: several times the depth that you want to use, as
-            no cycle is seen, nor any slow drift, before it has gone around a few times.
-        training_depth: Number of evaluations that the block was trained with, if you want to know what happens beyond.
+        *inputs: Further arguments of f, batched along dim 0: tensors, or nested structures of them.
+        max_evals: Number of evaluations to iterate for, at least 16. Choose several times the depth that you want to
+            use: a cycle or a slow drift shows only after a few rounds.
+        training_depth: Number of evaluations that the block was trained with, to report what happens beyond it.
         metric: Maps a state to a score of each sample, (B,), or of the whole batch, a scalar.
-        metric_name: What the metric is called in words and in the figure.
-        higher_is_better: Whether a larger score is a better one; not so for a loss or a perplexity.
-        max_products: The most products with the Jacobian to spend on the spectral radius; 0 leaves it out.
+        metric_name: Name of the metric in the text and in the figure.
+        higher_is_better: Whether a larger score is better; pass False for a loss or a perplexity.
+        max_products: Largest number of products with the Jacobian for the spectral radius; 0 skips it.
         generator: Source of the Gaussian start and of probes; torch's own by default.
-        batch_dims: 1 where dim 0 is a batch of independent samples, 0 where the whole state is one sample.
-        pass_step: Whether f is called as f(z, *inputs, step=k), with k from 0 on, as blocks want that know their step.
-            Its spectral radius is that of its last step.
+        batch_dims: 1 if dim 0 is a batch of independent samples, 0 if the whole state is one sample.
+        pass_step: Whether f is called as f(z, *inputs, step=k), with k from 0 on, for blocks that depend on their step.
+            The spectral radius is then measured at the last step.
 
     Returns:
-        What was found; `print` says it in words, and what to do about it.
+        The diagnosis; `print` it for a summary in words with advice.
 
     Raises:
-        ValueError: An argument is out of range, or the metric returns something of another shape.
+        ValueError: An argument is out of range, or the metric returns a tensor of the wrong shape.
 
     Example:
         >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
@@ -88,8 +88,8 @@ def diagnose(
         check_count("training_depth", training_depth)
         if training_depth > max_evals:
             raise ValueError(
-                f"training_depth is {training_depth}; it must be at most max_evals ({max_evals}): raise that, as what "
-                "happens beyond the training depth is the question."
+                f"training_depth is {training_depth}; it must be at most max_evals ({max_evals}). Raise max_evals: the "
+                "diagnosis needs evaluations beyond the training depth."
             )
     refuse_vmap(leaves((z0, inputs)))
     layout = state_layout(z0, batch_dims)

@@ -59,7 +59,7 @@ def from_dict(kind: type[Diagnosis], content: dict[str, Any]) -> Diagnosis:
     try:
         fields = _read(content)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"This is no diagnosis: {error!r}") from error
+        raise ValueError(f"The dict is not a diagnosis: {error!r}") from error
     return kind(**fields, z=None)
 
 
@@ -97,7 +97,7 @@ def _read(content: dict[str, Any]) -> dict[str, Any]:
 
 def _require(is_right: bool, name: str) -> None:
     if not is_right:
-        raise ValueError(f"{name} is of another type or shape")
+        raise ValueError(f"{name} has the wrong type or shape")
 
 
 def _to_list(values: Tensor | None) -> Any:

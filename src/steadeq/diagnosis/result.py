@@ -27,7 +27,7 @@ PHRASES = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Diagnosis:
-    """What `diagnose` found out; all numbers are on the CPU, and `str()` says what they mean.
+    """Result of `diagnose`. All numbers are on the CPU; `str()` explains them.
 
     Example:
         >>> import torch, steadeq
@@ -45,29 +45,29 @@ class Diagnosis:
     metric_name: str
     """What the metric is called, as given."""
     higher_is_better: bool
-    """Whether a larger score is a better one, as given."""
+    """Whether a larger score is better, as given."""
     verdict: Tensor
     """(B,) int64 holding `Verdict` members."""
     is_certain: Tensor
-    """(B,) bool: whether what was seen decides the verdict; if not, it extrapolates a trend. Certain are steps that
-    reached rounding or fell a hundredfold from their peak, a cycle that closes to 0.2% of its size, a state that is no
-    longer finite or grew a hundredfold, and a drift of which the steps hardly change."""
+    """(B,) bool: whether the evaluations decide the verdict; if not, it extrapolates a trend. A verdict is certain if
+    steps reached rounding or fell a hundredfold from their peak, if a cycle closes to 0.2% of its size, if a state is
+    no longer finite or grew a hundredfold, or if a drift continues with nearly constant steps."""
     rate: Tensor
     """(B,) factor by which ‖f(z) - z‖ changed with each evaluation: over the latter half of the evaluations, or of
     those before rounding took over. NaN where nothing moved."""
     period: Tensor
-    """(B,) int64: length of the cycle, and 0 where there is none."""
+    """(B,) int64: length of the cycle, or 0 if there is none."""
     radius: Estimate | None
-    """Spectral radius of the Jacobian at the end state, with its error; None where it could not be had."""
+    """Spectral radius of the Jacobian at the end state, with its error; None if it could not be computed."""
     radius_missing: str
-    """Why there is no spectral radius, or nothing."""
+    """Why the spectral radius is missing; empty if it is not."""
     starts: tuple[str, ...]
-    """What other starts were tried."""
+    """Names of the other starts that were tried."""
     is_path_independent: Tensor
     """(B,) bool: whether all starts end in the same state (Anil et al., 2022), up to 1% of its size or, if that is
     more, of the size of the given start. Distances below are relative to that too."""
     cosine: Tensor
-    """(B,) least cosine similarity of the end states of other starts with that of the given one."""
+    """(B,) smallest cosine similarity between the end state from the given start and those from the other starts."""
     movement: Tensor
     """(B,) relative distance of the start and the end state: near 0, iterating does nothing."""
     movement_after_one: Tensor
@@ -76,13 +76,14 @@ class Diagnosis:
     """(B,) relative distance of the end states with the sample's own and with another sample's inputs: near 0, the end
     state does not depend on them. None for a batch of one, and without inputs."""
     is_random: bool
-    """Whether f gives another image each time it is evaluated at the same state."""
+    """Whether f returns another result each time for the same state."""
     training_depth: int | None
     """Number of evaluations that the block was trained with, as given."""
     num_evals: int
     """Number of evaluations of f that the diagnosis spent, apart from products with the Jacobian."""
     z: Any
-    """The end state, such as for `Equilibrium.at(f, diagnosis.z, *inputs)`; None if it was read from a file."""
+    """The end state, for example for `Equilibrium.at(f, diagnosis.z, *inputs)`; None if the diagnosis was read from a
+    file."""
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -96,7 +97,7 @@ class Diagnosis:
 
     @property
     def best_depth(self) -> int | None:
-        """The number of evaluations after which the mean score is best (the least such), or None without a metric."""
+        """The smallest number of evaluations at which the mean score is best, or None without a metric."""
         if self.metric is None:
             return None
         sign = 1 if self.higher_is_better else -1
@@ -104,7 +105,7 @@ class Diagnosis:
 
     @property
     def scores(self) -> dict[int, float]:
-        """The mean score at the training depth (1 if none was given), at 2, 4, ... times that, and at the end."""
+        """The mean score at the training depth (1 if none was given), at 2, 4, ... times this depth, and at the end."""
         if self.metric is None:
             return {}
         last, depth = len(self.metric) - 1, self.training_depth or 1
@@ -132,7 +133,7 @@ class Diagnosis:
 
     @property
     def fate(self) -> str:
-        """What becomes of the samples, in words: is it safe to iterate, and how many converge, cycle and so on."""
+        """The verdict in words: is it safe to iterate, and how many samples converge, cycle, drift or diverge."""
         num_evals, batch_size = self.residual.shape
         details = []
         converges, cycles = self._having(Verdict.CONVERGES), self._having(Verdict.CYCLES)
@@ -225,7 +226,7 @@ class Diagnosis:
 
     @property
     def advice(self) -> str:
-        """What to do about it, in words; nothing where all is well."""
+        """What to do about it, in words; empty if every sample converges."""
         troubles = [verdict for verdict in Verdict if verdict and bool(self._having(verdict).any())]
         if troubles:
             return " ".join(
@@ -247,21 +248,21 @@ class Diagnosis:
         return ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it but the end state as numbers, strings, lists and None, which is what JSON has.
+        """Return everything except the end state as numbers, strings, lists and None, ready for JSON.
 
-        None stands for what there is not, and within lists for numbers that are not finite.
+        None stands for missing values and, within lists, for numbers that are not finite.
         """
         return record.to_dict(self)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Diagnosis:
-        """Return what `to_dict` was called on; its end state `z` is None.
+        """Return the diagnosis that `to_dict` was called on; its end state `z` is None.
 
         Args:
-            content: What `to_dict` returned, as JSON may have kept it.
+            content: Result of `to_dict`, possibly read from JSON.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: The content is not a diagnosis.
         """
         return record.from_dict(cls, content)
 

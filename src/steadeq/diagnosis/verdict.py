@@ -37,7 +37,7 @@ _RETURN = 0.02
 
 
 class Verdict(enum.IntEnum):
-    """What becomes of a sample that is iterated; `message` says what to do about it."""
+    """What happens to a sample that is iterated; `message` says what to do about it."""
 
     CONVERGES = 0
     CYCLES = 1

@@ -63,8 +63,8 @@ def check_equilibrium(eq: Any) -> None:
     """
     if not isinstance(eq, Equilibrium):
         raise TypeError(
-            f"eq is a {type(eq).__name__}; it must be an Equilibrium: what fixed_point(...) or layer.solve(...) "
-            "returns, or Equilibrium.at(f, z, *inputs) for a state that was computed elsewhere."
+            f"eq is a {type(eq).__name__}; it must be an Equilibrium. fixed_point(...) and layer.solve(...) return "
+            "one; for a state that you computed yourself, use Equilibrium.at(f, z, *inputs)."
         )
 
 
@@ -103,7 +103,7 @@ def linearize(eq: Equilibrium) -> Linearization:
     check_equilibrium(eq)
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
-            "The Jacobian cannot be looked at under torch.inference_mode(); use torch.no_grad() instead."
+            "Products with the Jacobian are not available under torch.inference_mode(); use torch.no_grad() instead."
         )
     layout = state_layout(eq.z, eq.batch_dims)
     check_inputs(eq.inputs, layout)

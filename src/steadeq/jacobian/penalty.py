@@ -1,4 +1,4 @@
-"""Penalties: what is estimated of the Jacobian so that it can be differentiated; the Frobenius norm is the paper's."""
+"""Differentiable penalties on the Jacobian; the paper uses the Frobenius norm."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ def jacobian_penalty(
 ) -> Tensor:
     """Estimate the mean over the batch of ‖J‖²_F / d, differentiably (Eq. 4).
 
-    Samples that were lost to a NaN are left out, here and in the other penalties.
+    All penalties leave out samples whose solve ended in NaN.
 
-    The gradient reaches the parameters of f and the graph of its inputs, with z held constant as in the paper; f is
-    evaluated anew, so whatever made z is not touched.
+    The gradient flows into the parameters of f and the graph of its inputs. z is held constant, as in the paper: f is
+    evaluated again, and no gradient flows through the solve or the loop that computed z.
 
     * "vjp": E ‖eᵀJ‖² = ‖J‖²_F (Hutchinson) over probes e, one vector-Jacobian product each, without bias. Its gradient
       needs second derivatives of f, which fused attention, compiled code and many custom kernels do not have.
-    * "difference": ‖J‖²_F = E ‖Jv‖² too, with J v ≈ (f(z + hv/2) - f(z - hv/2)) / h: two evaluations a probe and an
-      ordinary backward pass, whatever f is made of. h is a tenth of the root mean square of each sample's state (or
+    * "difference": ‖J‖²_F = E ‖Jv‖² too, with J v ≈ (f(z + hv/2) - f(z - hv/2)) / h: two evaluations per probe and an
+    ordinary backward pass, for any f. h is a tenth of the root mean square of each sample's state (or
       of its image, where the state is zero): a secant across a small ball, not the slope at its center. Random layers
-      draw the same in both evaluations; batch norm in training mode counts both. Half precision is subtracted in
-      float32.
+      draw the same numbers in both evaluations; batch norm in training mode updates its statistics in both.
+      Half-precision results are subtracted in float32.
 
     The value of "difference" was 0.2%, 5.5% and 0.1% too small on fresh Transformer, multiscale and GELU cells, as
     curvature and the kinks of ReLUs bend the secant. The cosines of its gradient with the exact one of the same probe
     were 0.98, 0.78 and 1.00 for a batch of 4, and 0.93 for 32 samples of the multiscale cell: kinks are noise, which
     averages out. Rounding adds next to nothing in float32, up to 0.003 to the value under bfloat16 autocast, and up to
-    0.005 in bfloat16. Where the Jacobian is no larger than that, a `PrecisionWarning` says so.
+    0.005 in bfloat16. If the Jacobian is not larger than this error, a `PrecisionWarning` is issued.
 
     Args:
-        eq: What `fixed_point` or `layer.solve` returned, or `Equilibrium.at(f, z, *inputs)`.
-        num_probes: M of the paper; one is about 1% accurate for a usual batch.
+        eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
+        num_probes: Number of probes, M in the paper; one is about 1% accurate for a usual batch.
         probe: Distribution of the probes. "gaussian" is the paper's; "rademacher" never has more variance.
-        estimator: How products with J are made; see above.
+        estimator: How products with J are computed; see above.
         generator: Source of randomness.
 
     Returns:
@@ -101,18 +101,18 @@ def operator_norm_penalty(eq: Equilibrium, *, num_steps: int = 5, generator: tor
     """Estimate the mean over the batch of sigma(J)², the square of the largest singular value, differentiably.
 
     The power method on JJᵀ turns a random unit vector u of every sample towards the left singular vector, and the
-    penalty is ‖Jᵀu‖² with u held constant. That is a lower bound of sigma² that grows with the steps. Where u has
-    converged, its gradient is sigma²'s, or if the largest singular value is a repeated one, a subgradient.
+    penalty is ‖Jᵀu‖² with u held constant. That is a lower bound of sigma² that grows with the steps. If u has
+    converged, the gradient is exact, or a subgradient if the largest singular value is repeated.
 
     Nothing is divided by d. ‖J‖²_F / d, which `jacobian_penalty` estimates, is the mean of all squared singular values,
     and sigma² is the largest of them: both have the same unit, are equal for multiples of rotations, and do not grow
     with d by themselves.
 
-    A step costs a product with Jᵀ and one with J, which is a derivative of the former. With the last product that
-    is 2 num_steps + 1, of which only the last one is differentiated.
+    A step costs a product with Jᵀ and one with J. In total these are 2 num_steps + 1 products, of which only the last
+    is differentiated.
 
     Args:
-        eq: What `fixed_point` or `layer.solve` returned, or `Equilibrium.at(f, z, *inputs)`.
+        eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
         num_steps: Steps of the power method; 5 reach 0.83 to 0.98 of sigma² on Transformer, multiscale and
             convolutional cells, 20 about 0.97 or more.
         generator: Source of the random start.
@@ -145,16 +145,16 @@ def spectral_penalty(eq: Equilibrium, *, num_products: int = 20, generator: torc
 
     Half of the products go into a Krylov space of J, whose largest Ritz value is λ with the vector x, and half into one
     of Jᵀ that starts with x and has a vector y for λ. The penalty is |λ|², for complex pairs too, and its gradient is
-    2 Re(conj(λ) yᵀ dJ x / yᵀx) with both vectors held constant: the eigenvalue's own, whatever J is, where they have
-    converged. The quotient of x alone, xᴴJx, or of the space around x, would be right for normal J only. The
-    derivative of an eigenvalue that is nearly repeated is large, and of a defective one infinite; so what y adds to x
-    is kept below ten times its length.
+    2 Re(conj(λ) yᵀ dJ x / yᵀx) with both vectors held constant: this is the exact derivative for any J once both have
+    converged. The quotient xᴴJx of x alone would be right for normal J only. The derivative of a nearly repeated
+    eigenvalue is large, and infinite for a defective one, so the part of y orthogonal to x is clipped at ten times its
+    length.
 
     The square has the unit of ‖J‖²_F / d and of sigma², with rho² <= sigma², and a derivative where rho is zero. It
     needs second derivatives of f, as those penalties do.
 
     Args:
-        eq: What `fixed_point` or `layer.solve` returned, or `Equilibrium.at(f, z, *inputs)`.
+        eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
         num_products: Products with J and with Jᵀ to spend together. One or two more, for complex pairs, are
             differentiated.
         generator: Source of the random start.
@@ -178,7 +178,7 @@ def spectral_penalty_and_vectors(
     Args:
         eq: The equilibrium.
         num_products: Products to spend.
-        start: What the step before returned; not used where the batch has another size.
+        start: Vectors from the previous step; ignored if the batch size has changed.
         generator: Source of the random start.
     """
     check_count("num_products", num_products, minimum=2)
@@ -217,12 +217,12 @@ def _dual(right: Tensor, left: Tensor) -> Tensor:
 def residual_penalty(eq: Equilibrium) -> Tensor:
     """Return the mean over the batch of ‖f(z) - z‖² / ‖f(z)‖², differentiably: how far z is from being a fixed point.
 
-    One evaluation and an ordinary backward pass. z is held constant, so that f is drawn towards the state that the
-    solver, or the loop, ended at. The square has no kink where the residual is zero, as the residual itself has, whose
-    gradient there is a unit vector that rounding chooses.
+    It costs one evaluation and an ordinary backward pass. z is held constant, so the gradient moves the fixed point of
+    f towards the state in which the solver or the loop ended. The residual is squared because its norm has a kink at
+    zero, where rounding would choose the direction of the gradient.
 
     Args:
-        eq: What `fixed_point` or `layer.solve` returned, or `Equilibrium.at(f, z, *inputs)`.
+        eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
 
     Returns:
         A scalar; a sample with f(z) = 0 counts as 1, or as 0 if z is zero too.

@@ -1,8 +1,8 @@
-"""Regularizers: how strong a penalty is, how often it is applied, and for how long.
+"""Regularizers: penalties with a weight, a probability and schedules for both.
 
-The penalty is applied on a random part of the steps (the paper's tau and p), and its weight gamma and p follow a
-schedule each. The paper leaves adaptive weights to future work; `ClosedLoop` is such a scheme: it holds a residual, a
-number of evaluations or a spectral radius at a target by moving gamma.
+The penalty is applied on a random part of the steps (the paper's tau and p). Its weight gamma and its probability p
+each follow a schedule. The paper leaves adaptive weights to future work; `ClosedLoop` is such a scheme: it holds a
+residual, a number of evaluations or a spectral radius at a target by moving gamma.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .penalty import (
 from .schedules import AbstractSchedule, Constant, State
 
 PATIENCE = 200
-"""Measurements in a row that a bound holds a closed loop back before it says so."""
+"""Number of measurements in a row at which a bound keeps a closed loop from its target before it warns."""
 
 _R = TypeVar("_R", bound="AbstractRegularizer")
 
@@ -74,8 +74,8 @@ class AbstractRegularizer(NamedOptions, ABC):
                 raise TypeError(f"{name} is {schedule!r}; it must be a steadeq schedule, such as {example}.")
         if self.probability_schedule.is_closed_loop:
             raise ValueError(
-                f"probability_schedule is {self.probability_schedule!r}; it must not be a closed loop, as p depends on "
-                "the step alone: close the loop on the weight, by `schedule`."
+                f"probability_schedule is {self.probability_schedule!r}; it must not be a closed loop, because p may "
+                "depend on the step only. Use the closed loop for the weight, as `schedule`."
             )
         self._state = self.schedule.start(self.weight)
 
@@ -159,8 +159,8 @@ class AbstractRegularizer(NamedOptions, ABC):
     def probability_at(self, step: int) -> float:
         """Return p at a step.
 
-        A schedule that leaves [0, 1] stays at the end that it reached: increments have no end of their own, and a long
-        run should not fail for that once they get to 1.
+        Values outside [0, 1] are clipped: increments have no upper end, and a long run should not fail once they reach
+        1.
         """
         return min(max(self.probability_schedule.weight(self.probability, step), 0.0), 1.0)
 
@@ -191,19 +191,19 @@ class AbstractRegularizer(NamedOptions, ABC):
     ) -> str | None:
         """Correct gamma after a measurement; does nothing for schedules that are not closed loops.
 
-        In a distributed run, pass the mean over ranks, so that gamma stays the same on all of them. A closed loop that
-        a bound holds above its target for `PATIENCE` measurements in a row says so in one warning.
+        In a distributed run, pass the mean over ranks, so that gamma stays the same on all of them. If a bound keeps a
+        closed loop above its target for `PATIENCE` measurements in a row, it warns once.
 
         Args:
             residual: Relative residual of the forward solve, such as `eq.stats.residual.mean()`.
             spectral_radius: Spectral radius at the equilibrium.
-            evals: Evaluations of the forward solve, such as `eq.stats.num_evals.double().mean()`; a loop that holds
-                them needs a solver that may stop earlier than its budget.
-            is_cut: Whether the guard of the loop cut the last term; None for what this process saw. In a distributed
+            evals: Evaluations of the forward solve, such as `eq.stats.num_evals.double().mean()`; a closed loop on them
+                needs a solver that can stop before its budget is spent.
+            is_cut: Whether `max_share` reduced the last term; None uses what this process recorded. In a distributed
                 run, pass the same on all ranks.
 
         Returns:
-            The name of the field of the schedule that holds the loop back, or None.
+            The name of the field of the schedule that keeps the loop from its target, or None.
         """
         given = {"residual": residual, "spectral_radius": spectral_radius, "evals": evals}
         measured = {name: float(value) for name, value in given.items() if value is not None}
@@ -228,7 +228,7 @@ class AbstractRegularizer(NamedOptions, ABC):
         return bool(self._is_cut)
 
     def for_run(self: _R, *, num_steps: int, steps_per_epoch: int, seed: int = 0) -> _R:
-        """Return a regularizer of its own for a run, with lengths that depend on it filled in.
+        """Return a copy of the regularizer for one run, with lengths that depend on the run filled in.
 
         Args:
             num_steps: Steps of the whole run.
@@ -262,7 +262,7 @@ class AbstractRegularizer(NamedOptions, ABC):
 
 @dataclass(kw_only=True)
 class JacobianRegularizer(AbstractRegularizer):
-    """The paper's penalty on the Jacobian's Frobenius norm, as it is used in training.
+    """The paper's penalty on the Frobenius norm of the Jacobian, for training.
 
     Example:
         >>> from steadeq import Equilibrium
@@ -275,7 +275,7 @@ class JacobianRegularizer(AbstractRegularizer):
     num_probes: int = 1
     """Number of random probes of the Hutchinson estimate (M); each costs one product with the Jacobian."""
     probe: Probe = "rademacher"
-    """Distribution of the random probes; the paper has "gaussian", and "rademacher" has less variance."""
+    """Distribution of the random probes; the paper uses "gaussian", and "rademacher" has less variance."""
     estimator: Estimator = "vjp"
     """Product with the Jacobian: "vjp" by autograd, or "difference" of two evaluations, for cells without second
     derivatives."""
@@ -295,7 +295,7 @@ class JacobianRegularizer(AbstractRegularizer):
 
 @dataclass(kw_only=True)
 class OperatorNormRegularizer(AbstractRegularizer):
-    """A penalty on the Jacobian's largest singular value: the alternative that the paper argues against.
+    """A penalty on the largest singular value of the Jacobian, an alternative that the paper argues against.
 
     It bounds the spectral radius more tightly than the Frobenius norm does, for several times the cost: see
     `operator_norm_penalty`.
@@ -317,8 +317,8 @@ class OperatorNormRegularizer(AbstractRegularizer):
 class SpectralRegularizer(AbstractRegularizer):
     """A penalty on the spectral radius itself, which decides whether plain iteration converges.
 
-    It lowers the few directions that grow and spares all others, where the Frobenius norm is a mean over all of them: a
-    cell with a skip connection may have a small ‖J‖²_F / d and a radius above 1. It costs more, see `spectral_penalty`.
+    It lowers only the few directions that grow, while the Frobenius norm is a mean over all directions: a cell with a
+    skip connection may have a small ‖J‖²_F / d and a radius above 1. It costs more; see `spectral_penalty`.
 
     Example:
         >>> from steadeq import Equilibrium
@@ -357,10 +357,10 @@ class SpectralRegularizer(AbstractRegularizer):
 
 @dataclass(kw_only=True)
 class ResidualRegularizer(AbstractRegularizer):
-    """A penalty on the relative residual of the state: for one evaluation, f is drawn to have its fixed point there.
+    """A penalty on the relative residual of the state, which moves the fixed point of f there.
 
-    Unlike the others it asks nothing of the Jacobian, so that a state can be a fixed point and repel what is near it;
-    but it works for any f, and for states that a loop ended at before it converged.
+    It costs one evaluation. Unlike the other penalties it does not limit the Jacobian, so the state may become a fixed
+    point that repels its neighbors. But it works for any f, and for loops that end before they converge.
 
     Example:
         >>> from steadeq import Equilibrium

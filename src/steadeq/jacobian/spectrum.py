@@ -59,8 +59,8 @@ def spectral_radius(
       for comparison; `error` is the eigenvector residual ‖Jᵀv - (vᵀJᵀv) v‖, which shows the failure.
 
     Args:
-        eq: What `fixed_point` or `layer.solve` returned, or `Equilibrium.at(f, z, *inputs)`.
-        method: Way to estimate it; see above.
+        eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
+        method: Estimator; see above.
         max_products: The most vector-Jacobian products to spend ("power" and "rayleigh" spend them all).
         tol: Relative error at which "arnoldi" stops.
         memory: Dimension of the Krylov space at which "arnoldi" restarts with the dominant half of its Ritz vectors;
@@ -100,7 +100,7 @@ def operator_norm(
     """Estimate the largest singular value of J at the equilibrium, for every sample, by Lanczos on JᵀJ.
 
     Args:
-        eq: What `fixed_point` or `layer.solve` returned, or `Equilibrium.at(f, z, *inputs)`.
+        eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
         max_products: The most products with J and with Jᵀ to spend together; each pair keeps one vector.
         tol: Relative error at which to stop.
         generator: Source of the random start.

@@ -1,4 +1,4 @@
-"""Model cards: what is known about the model of a run, for who gets the model alone."""
+"""Model cards: a summary of a run for people who get only its model."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _write_through(path: Path, content: bytes) -> None:
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        raise OSError(errno.ENXIO, "nobody reads from it", str(path)) from error
+        raise OSError(errno.ENXIO, "no process reads from it", str(path)) from error
     # From here on the reader sets the pace.
     os.set_blocking(handle, True)
     with os.fdopen(handle, "wb") as file:
@@ -149,9 +149,9 @@ def open_plain(path: Path | str, *, max_bytes: int | None = None) -> BinaryIO:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
-            raise InputError(f"{path} cannot be read: it is {kind}, and should be a file.")
+            raise InputError(f"{path} cannot be read: it is {kind}, not a file.")
         if max_bytes is not None and status.st_size > max_bytes:
-            raise InputError(f"{path} is refused: it has {status.st_size:,} bytes, and at most {max_bytes:,} are read.")
+            raise InputError(f"{path} is refused: it has {status.st_size:,} bytes, and the limit is {max_bytes:,}.")
         return path.open("rb")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
@@ -173,7 +173,7 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise InputError(f"{path} cannot be looked at: {error.strerror}.") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     return True
 
 
@@ -191,11 +191,13 @@ def one_line(text: object) -> str:
 def check_no_link(path: Path) -> None:
     """Refuse a link: whoever made the folder would choose what is written to, or deleted, elsewhere."""
     if path.is_symlink():
-        raise InputError(f"{path} is a link, which nothing is written through; remove it, or link to the whole folder.")
+        raise InputError(
+            f"{path} is a link, and runs do not write through links; remove it, or link to the whole folder."
+        )
 
 
 def check_plain(path: Path) -> None:
     """Refuse what is there and is no file: a link, or a pipe, for whose other end one would wait forever."""
     check_no_link(path)
     if path.exists() and not path.is_file():
-        raise InputError(f"{path} is no plain file; remove it.")
+        raise InputError(f"{path} is not a plain file; remove it.")

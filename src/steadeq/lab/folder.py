@@ -31,9 +31,9 @@ _WRITTEN = ("config.json", "environment.json", "metrics.jsonl", "checkpoints", "
 
 
 class RunFolder:
-    """A run's folder, for who trains in it; `steadeq.lab.runs.RunRecord` is what it says to who reads it.
+    """A run's folder, as the trainer writes it; `steadeq.lab.runs.RunRecord` reads it.
 
-    Who trains holds the folder by `lock`, and asks `locate` for its name before each write.
+    The trainer holds the folder with `lock`, and asks `locate` for its name before each write.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +57,9 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "config.json", config_to_json(config), is_new=True)
         except FileExistsError as error:
-            raise InputError(f"{path} was made by another process just now; name another folder with --out.") from error
+            raise InputError(
+                f"{path} has just been created by another process; name another folder with --out."
+            ) from error
         except OSError as error:
             raise InputError(f"The run's folder {path} cannot be written: {error.strerror}.") from error
         return folder
@@ -124,7 +126,7 @@ class RunFolder:
             os.stat("config.json", dir_fd=self._handle)
         except OSError as error:
             raise RunError(
-                f"{self.path / 'config.json'} was removed; without it, nothing saved could be resumed."
+                f"{self.path / 'config.json'} was removed; without it, the run cannot be resumed."
             ) from error
         return self.path
 

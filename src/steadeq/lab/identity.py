@@ -62,25 +62,20 @@ class Identity:
             is_younger = name not in old and has_default(config, name)
             if old.get(name) != new.get(name) and not is_younger:
                 raise InputError(
-                    f"{path / 'config.json'} is no longer the config of the checkpoint: {name} is {new.get(name)} "
-                    f"there, and was {old.get(name)}; put it back, or train anew in another folder."
+                    f"{path / 'config.json'} has changed since the checkpoint: {name} is {new.get(name)} and was "
+                    f"{old.get(name)}. Restore it, or train again in another folder."
                 )
 
     def check_data(self, split: str, digest: str, path: Path) -> None:
         """Refuse other samples than those of the checkpoint."""
         if self.data.get(split) != digest:
             name = self.config["data.class"].rpartition(":")[2]
-            raise InputError(
-                f"{path} was trained with other data: the {split} samples of {name} are not those that they were."
-            )
+            raise InputError(f"{path} was trained with other data: the {split} samples of {name} have changed.")
 
     def check_vocabulary(self, digest: str | None, path: Path) -> None:
         """Refuse a vocabulary that differs from the one of the checkpoint."""
         if self.vocabulary != digest:
-            raise InputError(
-                f"{path} was trained with another vocabulary: its numbers stand for other tokens than those of the "
-                "text that is here."
-            )
+            raise InputError(f"{path} was trained with another vocabulary than the one of this text.")
 
     def check(self, current: Identity, config: TrainConfig, path: Path) -> None:
         """Refuse to go on with anything else than what the checkpoint was made with."""

@@ -299,7 +299,7 @@ class RunDiagnosis:
         curves = (found.residual_mean, found.residual_low, found.residual_high)
         samples = [found.found.verdicts, *(getattr(found, name) for name in _OF_SAMPLES)]
         if len(set(map(len, curves))) > 1 or {len(values) for values in samples} != {found.num_samples}:
-            raise ValueError("Its sequences are not of one length.")
+            raise ValueError("Its sequences differ in length.")
         return found
 
 
@@ -317,7 +317,7 @@ _OF_SAMPLES = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunRecord:
-    """A run, read from its folder; `problems` says what could not be read."""
+    """A run, read from its folder; `problems` lists what could not be read."""
 
     path: Path
     """The run's folder."""

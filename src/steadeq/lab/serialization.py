@@ -68,7 +68,7 @@ def config_from_json(text: str, *, recipe: str | None = None) -> TrainConfig:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"it is no JSON: {error}.") from error
+        raise InputError(f"it is not JSON: {error}.") from error
     except RecursionError as error:
         raise InputError("it is nested too deeply.") from error
 
@@ -101,9 +101,9 @@ def _find_class(name: Any, base: type[T], where: str, *, recipe: str | None) -> 
     is_ours = module_name.split(".")[0] == _PACKAGE
     if not is_ours and recipe is None:
         raise InputError(
-            f"{join(where, CLASS)} is {name!r}, which is not part of steadeq: if you trust the file that it comes "
-            "from, name it by --recipe path/to/file.py:function (`steadeq train path/to/file.py:function --resume` to "
-            "train, recipe=... in Python)."
+            f"{join(where, CLASS)} is {name!r}, which is not part of steadeq. If you trust the file that defines it, "
+            "pass --recipe path/to/file.py:function (to train: `steadeq train path/to/file.py:function --resume`; in "
+            "Python: recipe=...)."
         )
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):
@@ -112,8 +112,7 @@ def _find_class(name: Any, base: type[T], where: str, *, recipe: str | None) -> 
     if not isinstance(found, type) or not _is_choice(found) or not issubclass(found, base):
         known = {class_path(kind): kind for kind in subclasses(base)}
         raise InputError(
-            f"{join(where, CLASS)} is {name!r}, which is no {base.__name__} that is known here."
-            f"{suggestion(str(name), known)}"
+            f"{join(where, CLASS)} is {name!r}, which is not a known {base.__name__}.{suggestion(str(name), known)}"
         )
     return found
 

@@ -103,7 +103,7 @@ class Classification(AbstractTask):
     def check(self, output: Tensor, target: Tensor) -> None:
         if output.shape[1] <= int(target.max()):
             raise ValueError(
-                f"it has {output.shape[1]} outputs (num_classes), but there is a class {int(target.max())}."
+                f"it has {output.shape[1]} outputs (num_classes), but the data has the class {int(target.max())}."
             )
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class Tagging(AbstractTask):
         if (output.shape[0], *output.shape[2:]) != tuple(target.shape):
             raise ValueError(f"the output is {tuple(output.shape)}, the target {tuple(target.shape)}.")
         if output.shape[1] <= int(target.max()):
-            raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(target.max())}.")
+            raise ValueError(f"num_classes is {output.shape[1]}, but the data has the class {int(target.max())}.")
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(output.float(), target, reduction="none").flatten(1).mean(dim=1)
@@ -147,7 +147,7 @@ class Segmentation(AbstractTask):
             raise ValueError(f"the output is {tuple(output.shape)}, the target {tuple(target.shape)}.")
         labels = target[target != IGNORED]
         if len(labels) and output.shape[1] <= int(labels.max()):
-            raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(labels.max())}.")
+            raise ValueError(f"num_classes is {output.shape[1]}, but the data has the class {int(labels.max())}.")
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         losses = F.cross_entropy(output.float(), target, reduction="none", ignore_index=IGNORED)
@@ -181,7 +181,7 @@ class LanguageModeling(AbstractTask):
     def check(self, output: Predictions, target: Tensor) -> None:
         vocab_size = output.softmax.embedding.vocab_size
         if vocab_size <= int(target.max()):
-            raise ValueError(f"vocab_size is {vocab_size}, but there is a token of number {int(target.max())}.")
+            raise ValueError(f"vocab_size is {vocab_size}, but the data has the token {int(target.max())}.")
 
     def losses(self, output: Predictions, target: Tensor) -> Tensor:
         return output.losses(target).mean(dim=1)

@@ -70,11 +70,16 @@ class PretrainedModel(nn.Module):
         """
         path, config = Path(folder), getattr(self, "config", None)
         if not dataclasses.is_dataclass(config):
-            raise TypeError(f"{type(self).__name__} has no config; keep the one that it was built from as self.config.")
+            raise TypeError(
+                f"{type(self).__name__} has no config; store the config that it was built from as self.config."
+            )
         content = {CLASS: class_path(type(config)), **to_plain(config)}
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(self).items()}
         if (path / CONFIG).exists() and not is_pretrained(path):
-            raise ValueError(f"{path / CONFIG} belongs to something else; name another folder.")
+            raise ValueError(
+                f"{path / CONFIG} is not the config of a steadeq model and will not be overwritten; name another "
+                "folder."
+            )
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path, prefix=".") as temporary:
@@ -125,7 +130,7 @@ class PretrainedModel(nn.Module):
             # What is shared stays shared, and the dtype is the one that was saved.
             tensor.data = weights[name]
         if (found := find_not_finite(model)) is not None:
-            raise ValueError(f"{path} cannot be used: its {found} is not finite; train it anew.")
+            raise ValueError(f"{path} cannot be used: its {found} is not finite; train the model again.")
         for name, value in (("solver", solver), ("adjoint", adjoint)):
             if value is not None:
                 if not isinstance(layer := getattr(model, "layer", None), DEQ):
@@ -219,10 +224,10 @@ def read_weights(path: Path) -> Mapping[str, Any]:
         # What bytes that are no checkpoint raise is a matter of chance.
         if isinstance(error, pickle.UnpicklingError) and (found := re.search(r"GLOBAL (\S+)", str(error))):
             raise ValueError(
-                f"{path} holds an object of {found[1]} besides tensors, and loading it would execute code of the file; "
-                "save the state_dict() of the model with the code that made it, and read that."
+                f"{path} holds an object of {found[1]} besides tensors, and loading it would execute code from the "
+                "file. Load it with its own code, save the model's state_dict(), and read that file."
             ) from error
-        raise ValueError(f"{path} is damaged, or no file of weights; get the file again.") from error
+        raise ValueError(f"{path} is damaged or not a file of weights; get the file again.") from error
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} holds a {type(content).__name__}; it must hold a state dict.")
     return content
@@ -239,7 +244,7 @@ def _read_text(path: Path) -> str:
 def _check_plain(path: Path) -> None:
     """Refuse what is no file: a pipe would be waited for until somebody writes to it, and a device may never end."""
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
 
 
 # Configs
@@ -259,17 +264,15 @@ def _read_config(path: Path, model_class: type) -> Any:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: it is no JSON.") from error
+        raise ValueError(f"{path} is damaged: it is not JSON.") from error
     if not isinstance(content, dict) or CLASS not in content:
-        raise ValueError(f"{path} is no config of a model: it has no {CLASS!r}.")
+        raise ValueError(f"{path} is not the config of a model: it has no {CLASS!r}.")
     name = content.pop(CLASS)
     configs = (getattr(kind, "Config", None) for kind in _derived(model_class))
     known = {class_path(kind): kind for kind in configs if kind is not None}
     if not isinstance(name, str) or name not in known:
         hint = suggestion(str(name), known)
-        raise ValueError(
-            f"{path}: {CLASS} is {shown(name)}, which is no {model_class.__name__} that is imported.{hint}"
-        )
+        raise ValueError(f"{path}: {CLASS} is {shown(name)}, which is not an imported {model_class.__name__}.{hint}")
     try:
         return Reader(is_complete=True).read_section(content, known[name])
     except ValueError as error:
@@ -303,7 +306,7 @@ def _build_fitting(config: Any, weights: Mapping[str, Any], path: Path) -> Any:
             return config.build()
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].removesuffix(".")
-        raise ValueError(f"{path / CONFIG} describes no model that can be built: {reason}.") from error
+        raise ValueError(f"{path / CONFIG} describes a model that cannot be built: {reason}.") from error
     shown = "; ".join(problems[:5]) + ("; ..." if len(problems) > 5 else "")
     raise ValueError(f"{path / WEIGHTS} does not fit {config!r}: {shown}.")
 
@@ -318,7 +321,7 @@ def _no_more_parameters_than(count: int) -> Iterator[None]:
         nonlocal left
         left -= threading.get_ident() == thread
         if left < 0:
-            raise ValueError(f"it has more parameters than the {count} weights that are there")
+            raise ValueError(f"it has more parameters than the {count} weights in the file")
 
     hook = nn.modules.module.register_module_parameter_registration_hook(note)
     try:
@@ -389,7 +392,7 @@ def _locate(folder: Path | str) -> Path:
     if Path(folder).is_dir():
         return Path(folder)
     if not _HUB_ID.fullmatch(name):
-        raise ValueError(f"{name} is no folder.")
+        raise ValueError(f"{name} is not a folder.")
     hub = _require_hub(f"{name} is no folder here, and looking for it on the Hugging Face Hub")
     try:
         with _checked_answers(hub.get_session()):
@@ -399,7 +402,9 @@ def _locate(folder: Path | str) -> Path:
     except Exception as error:
         # What the client makes of an odd server: errors of its own, of three other packages, and failed assertions.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{name} is no folder here, and cannot be read from the Hugging Face Hub: {reason}") from error
+        raise ValueError(
+            f"{name} is not a local folder, and cannot be read from the Hugging Face Hub: {reason}"
+        ) from error
     return path
 
 
@@ -418,4 +423,4 @@ def _check_answer(response: Any) -> None:
     for header in _HUB_NAMES:
         name = response.headers.get(header)
         if name is not None and not _HUB_NAME.fullmatch(name):
-            raise ValueError(f"its {header} is {name[:80]!r}, which is no name of a file.")
+            raise ValueError(f"its {header} is {name[:80]!r}, which is not a file name.")

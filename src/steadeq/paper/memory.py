@@ -326,7 +326,7 @@ MEMORY = _Memory(
             f"evaluations, depth {DEPTH})",
             _share,
             lambda share: share <= 0.5,
-            lambda s: "; ".join(f"{n} {_share(s, n):.0%}, that of depth {_break_even(s, n):.1f}" for n in s.models),
+            lambda s: "; ".join(f"{n} {_share(s, n):.0%}, as much as depth {_break_even(s, n):.1f}" for n in s.models),
             section="4.3",
             threshold="none",
         ),

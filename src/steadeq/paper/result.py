@@ -31,7 +31,7 @@ class Hardware:
     """Where the runs of a scale are trained."""
 
     num_jobs: int
-    """Number of runs that are trained at a time."""
+    """Number of runs to train at the same time."""
     name: str = ""
     """What it takes, where that is more than a laptop: `steadeq reproduce` then prints the commands that train runs."""
 

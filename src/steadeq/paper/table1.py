@@ -115,7 +115,7 @@ _CLAIMS = (
         ),
     ),
     Claim[Summary](
-        "without regularization, a training step takes about three times as long as that of Transformer-XL (2 to 4.5)",
+        "without regularization, a training step takes about three times as long as with Transformer-XL (2 to 4.5)",
         section="3.2, 5.2, Table 1",
         threshold="set after a look at numbers",
         holds=lambda s: 2 <= s[POST].mean("time") <= 4.5,
@@ -134,7 +134,7 @@ _OTHER_NETWORKS = (
     ),
     _beside(
         PERPLEXITY.claim(
-            "it is ahead of a Transformer-XL that is as large beside its words",
+            "it is ahead of a Transformer-XL with as many parameters without its word vectors",
             POST_JR,
             TRANSFORMER_XL_SAME_BLOCK,
             lambda a, b: a < b,
@@ -180,7 +180,7 @@ _FURTHER_CLAIMS = (
     ),
 )
 TIME = Column(title="time of a step", measure="time", digits=".2f")
-"""Relative to that of Transformer-XL."""
+"""Relative to Transformer-XL."""
 _PERPLEXITY = replace(PERPLEXITY, beside_paper="perplexity in the paper")
 
 TABLE1 = Comparison(

@@ -35,7 +35,7 @@ class Variant:
     _: KW_ONLY
     seeds: tuple[int, ...] = (0,)
     change: Callable[[TrainConfig], TrainConfig] = lambda config: config
-    """Returns the config that is trained in the place of the recipe's."""
+    """Returns the config to train instead of the recipe's."""
     label: str = ""
     """What follows the recipe in the names of the runs' folders; if empty, what was changed in the recipe."""
     paper: Mapping[str, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def measure(record: RunRecord, rows: Mapping[int, EvaluationRow], max_evals: int
 
     Args:
         record: A finished run, or one that diverged.
-        rows: What it came to on test data, by budget; empty if it diverged before its first checkpoint.
+        rows: Its results on test data, by budget; empty if it diverged before its first checkpoint.
         max_evals: The budget of its score.
     """
     evaluated = rows.get(max_evals)
@@ -137,7 +137,7 @@ def measure(record: RunRecord, rows: Mapping[int, EvaluationRow], max_evals: int
 
 
 def evaluate(path: Path, budgets: Sequence[int]) -> dict[int, EvaluationRow]:
-    """Return what a run came to on test data, by budget; nothing for one that diverged before its first checkpoint."""
+    """Return the results of a run on test data, by budget; empty if it diverged before its first checkpoint."""
     record = RunRecord.read(path)
     if record.has_diverged and record.evaluation is None and not RunFolder(path).checkpoints().steps():
         return {}

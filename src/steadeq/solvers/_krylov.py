@@ -93,8 +93,8 @@ class Arnoldi:
 
         Args:
             kept: (B, size, fewer) orthonormal columns that span an invariant subspace of the square part of the
-                Hessenberg matrix; columns of zeros stand for none. The matrix stays that of the operator in the basis,
-                but is full in its first columns.
+                Hessenberg matrix; columns of zeros stand for none. The matrix still represents the operator in the
+                basis, but its first columns are full.
         """
         hessenberg = self.hessenberg.to(kept)
         square, last = hessenberg[:, : self.size], hessenberg[:, self.size :]

@@ -35,7 +35,7 @@ class Options:
     num_silent: int = 0
     """Number of evaluations at the beginning that are not recorded, even if gradients are on."""
     keep_last: bool = False
-    """Return the last finite iterate in the place of the best."""
+    """Return the last finite iterate instead of the best."""
     cell: Callable[..., Any] | None = None
     """The map as the caller has it, by which it is known again."""
 
@@ -78,7 +78,7 @@ def iterate(
     options: Options,
     prefix: Prefix | None = None,
 ) -> tuple[Tensor, Progress, Any]:
-    """Solve, and return the progress in the place of stats; see `solve`."""
+    """Solve, and return the progress instead of the stats; see `solve`."""
     is_traced = torch.compiler.is_compiling()
     if not is_traced:
         keep_freed_memory()

@@ -141,7 +141,7 @@ class RunningMap:
     def _writes_over(self, earlier: Tensor, z: Tensor) -> bool:
         """Return whether an evaluation somewhere else changes what an earlier one returned.
 
-        Not all writing is counted by versions: that of numpy or of a captured CUDA graph is not.
+        Version counters do not notice all writes: numpy and captured CUDA graphs write without counting.
         """
         before = earlier.clone()
         self._f(self._layout.unpack(z + 1), *self._inputs, **self._step())

@@ -156,7 +156,7 @@ class Rules(NamedTuple):
     floor: float = 0.0
     """Relative residual below which one window without progress is the rounding limit."""
     keep_last: bool = False
-    """Keep the last finite evaluation in the place of the best."""
+    """Keep the last finite evaluation instead of the best."""
 
     @classmethod
     def of(cls, solver: AbstractSolver, dim: int, eps: float, *, keep_last: bool = False) -> Rules:

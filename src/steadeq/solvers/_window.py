@@ -50,7 +50,7 @@ class Slot:
         return window if window.shape[1] == self.size else window.narrow(1, 0, self.size)
 
     def push(self, window: Tensor, new: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new - old in the place of the oldest column; return the window and the difference."""
+        """Write new - old over the oldest column; return the window and the difference."""
         if isinstance(self.index, Tensor):
             difference = new - old
             place = self.index.reshape(1)
@@ -220,7 +220,7 @@ def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int | Tensor, 
     scales = torch.where(is_there, torch.where(is_there, squares, 1).rsqrt(), 0)
     cosines = gram * scales.unsqueeze(1) * scales.unsqueeze(2)
     if isinstance(newest, Tensor):
-        # The order of slots is not known; that of columns is made so.
+        # The order of the slots is not known when this is traced, so the columns are sorted by age.
         order = (newest - torch.arange(size, device=gram.device)) % size
         cosines = cosines.index_select(1, order).index_select(2, order)
         weights = _eliminate(cosines, (right * scales).index_select(1, order), range(size), least=least)

@@ -151,7 +151,7 @@ class _Parser:
                 words, given = (given, []) if is_many else (given[:1], given[1:])
                 option.set(from_words(words, option.hint, option.name.upper()))
         if given:
-            raise InputError(f"{given[0]!r} is not expected here; `steadeq {self.command} --help` says what is.")
+            raise InputError(f"{given[0]!r} is not expected here; see `steadeq {self.command} --help`.")
         self._switch_classes(options)
         self._set_values(options)
         for option in self._options():

@@ -52,12 +52,12 @@ class Arguments:
     num_samples: int = 32
     """Number of samples, spread evenly over the split."""
     max_evals: int | None = None
-    """Evaluations to iterate for, and that a solve may spend; by default 256, or four times as many as in training if
-    that is more."""
+    """Number of evaluations to iterate for, and budget of a solve; by default 256, or four times as many as in training
+    if that is more."""
     tol: float | None = None
     """Relative residual at which a sample of a solve is finished; by default the run's."""
     max_products: int = 80
-    """Products with the Jacobian that each spectral estimate may spend."""
+    """Largest number of products with the Jacobian for each spectral estimate."""
     step: int | None = None
     """Step of the checkpoint; by default the latest."""
     recipe: str | None = None
@@ -124,10 +124,7 @@ def _measure(trained: TrainedModel, args: Arguments, device: torch.device, work:
     depth = _training_depth(config, trained.step)
     max_evals = max(256, 4 * depth) if args.max_evals is None else args.max_evals
     if max_evals < depth:
-        raise InputError(
-            f"--max-evals is {max_evals}; it must be at least the {depth} evaluations of training, beyond which the "
-            "question begins."
-        )
+        raise InputError(f"--max-evals is {max_evals}; it must be at least the {depth} evaluations of training.")
     dataset = config.data.load_split(args.split)
     trained.check_samples(args.split, dataset)
     solver = config.evaluation_solver

@@ -32,7 +32,7 @@ def cache_folder() -> Path:
     """Return the user's cache."""
     folders = _cache()
     if not folders:
-        raise InputError("You have no home folder: set XDG_CACHE_HOME to a folder where data may be kept.")
+        raise InputError("There is no home folder: set XDG_CACHE_HOME to a folder in which data can be stored.")
     return folders[0]
 
 

@@ -61,7 +61,7 @@ def load_tokens(text: Path, vocabulary: Vocabulary) -> Tensor:
         _encode(text, vocabulary, path, source)
         tokens = _map_tokens(path, source, max_bytes=max_bytes)
     if tokens is None:
-        raise InputError(f"{path} is damaged as soon as it is written: set XDG_CACHE_HOME to a folder on another disk.")
+        raise InputError(f"{path} was damaged while it was written: set XDG_CACHE_HOME to a folder on another disk.")
     return tokens
 
 

@@ -52,7 +52,7 @@ def recipe(name: str, *, scale: Scale) -> Callable[[Callable[[], TrainConfig]], 
 
     def register(function: Callable[[], TrainConfig]) -> Callable[[], TrainConfig]:
         if name in _RECIPES:
-            raise ValueError(f"name is {name!r}; there is a recipe of that name in {_RECIPES[name].source}.")
+            raise ValueError(f"name is {name!r}; a recipe with that name exists in {_RECIPES[name].source}.")
 
         @functools.wraps(function)
         def build() -> TrainConfig:

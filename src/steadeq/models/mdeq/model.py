@@ -28,7 +28,7 @@ class MDEQ(AbstractEquilibriumModel):
         config: The sizes; see `MDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch
@@ -71,8 +71,8 @@ class MDEQ(AbstractEquilibriumModel):
                 check_count("channels", width)
                 if width % self.groups or width % max(self.groups // 2, 1):
                     raise ValueError(
-                        f"channels has {width}; each scale must be a multiple of groups ({self.groups}) and of half as "
-                        "many."
+                        f"channels has {width}; each scale must be a multiple of groups ({self.groups}), and so must "
+                        "half of it."
                     )
 
         def build(self) -> nn.Module:
@@ -154,7 +154,7 @@ class MDEQClassifier(_AbstractMDEQWithHead):
         config: The sizes; see `MDEQClassifier.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch
@@ -225,7 +225,7 @@ class MDEQSegmenter(_AbstractMDEQWithHead):
         config: The sizes; see `MDEQSegmenter.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch
