@@ -305,6 +305,7 @@ HUGE = {
     "many blocks": ("resnet", {"blocks": [10**9, 1]}, "more parameters than"),
     "many halvings": ("mdeq", {"num_downsamplings": 2**31}, "more parameters than"),
     "many widths": ("resnet", {"widths": [4] * 5000, "blocks": [1] * 5000}, ""),
+    "many cutoffs": ("deq-transformer", {"cutoffs": [4] * 3000}, "strictly between 0 and 30 tokens"),
     "channels": ("mdeq", {"channels": [10**9, 10**9]}, ""),
     "tokens": ("deq-transformer", {"vocab_size": 10**12}, ""),
     "a list for a class": ("toy", {"class": ["steadeq.models.toy:ToyDEQ.Config"]}, "class is ['steadeq"),

@@ -289,7 +289,7 @@ def _read_config(path: Path, model_class: type) -> Any:
     try:
         return kind(**content)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {_shortened(str(error), 500)}") from error
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -310,8 +310,12 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _shown(value: Any) -> str:
     """Return a value as a sentence can hold it."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return _shortened(repr(value), 80)
+
+
+def _shortened(text: str, most: int) -> str:
+    """Return a text without its middle if it is longer than a sentence should be: what is wrong stands at its end."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
 
 
 # Weights
@@ -341,9 +345,9 @@ def _build_fitting(config: Any, weights: Mapping[str, Any], path: Path) -> Any:
             return config.build()
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].removesuffix(".")
-        raise ValueError(f"{path / CONFIG} describes no model that can be built: {reason}.") from error
+        raise ValueError(f"{path / CONFIG} describes no model that can be built: {_shortened(reason, 500)}.") from error
     shown = "; ".join(problems[:5]) + ("; ..." if len(problems) > 5 else "")
-    raise ValueError(f"{path / WEIGHTS} does not fit {config!r}: {shown}.")
+    raise ValueError(f"{path / WEIGHTS} does not fit {_shortened(repr(config), 800)}: {shown}.")
 
 
 @contextmanager
