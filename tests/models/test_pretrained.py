@@ -303,7 +303,7 @@ HUGE = {
     "a negative size": ("toy", {"hidden": -(10**9)}, ""),
     "many layers": ("transformer-xl", {"num_layers": 10**12}, "more parameters than"),
     "many blocks": ("resnet", {"blocks": [10**9, 1]}, "more parameters than"),
-    "many halvings": ("mdeq", {"num_downsamplings": 2**31}, "more parameters than"),
+    "many halvings": ("mdeq", {"num_downsamplings": 3 * 10**7}, "more parameters than"),
     "many widths": ("resnet", {"widths": [4] * 5000, "blocks": [1] * 5000}, ""),
     "many cutoffs": ("deq-transformer", {"cutoffs": [4] * 3000}, "strictly between 0 and 30 tokens"),
     "channels": ("mdeq", {"channels": [10**9, 10**9]}, ""),
