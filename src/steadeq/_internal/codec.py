@@ -252,8 +252,12 @@ def join(where: str, name: str) -> str:
 
 def shown(value: Any) -> str:
     """Return a value as a sentence can hold it."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return shortened(repr(value), 80)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text without its middle if it is longer than a sentence should be: what is wrong stands at its end."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
 
 
 def describe_type(hint: Any) -> str:

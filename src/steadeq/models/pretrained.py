@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .._internal.codec import CLASS, Reader, class_path, shown, to_plain
+from .._internal.codec import CLASS, Reader, class_path, shortened, shown, to_plain
 from .._internal.validation import suggestion
 from ..adjoints import AbstractAdjoint
 from ..nn import DEQ
@@ -276,7 +276,7 @@ def _read_config(path: Path, model_class: type) -> Any:
     try:
         return Reader(is_complete=True).read_section(content, known[name])
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {shortened(str(error), 500)}") from error
 
 
 # Weights
@@ -306,9 +306,11 @@ def _build_fitting(config: Any, weights: Mapping[str, Any], path: Path) -> Any:
             return config.build()
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].removesuffix(".")
-        raise ValueError(f"{path / CONFIG} describes a model that cannot be built: {reason}.") from error
-    shown = "; ".join(problems[:5]) + ("; ..." if len(problems) > 5 else "")
-    raise ValueError(f"{path / WEIGHTS} does not fit {config!r}: {shown}.")
+        raise ValueError(
+            f"{path / CONFIG} describes a model that cannot be built: {shortened(reason, 500)}."
+        ) from error
+    first = "; ".join(problems[:5]) + ("; ..." if len(problems) > 5 else "")
+    raise ValueError(f"{path / WEIGHTS} does not fit {shortened(repr(config), 800)}: {first}.")
 
 
 @contextmanager

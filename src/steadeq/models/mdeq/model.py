@@ -292,11 +292,12 @@ def _initialize(module: nn.Module) -> None:
 
 def _stem(image_channels: int, channels: int, num_downsamplings: int) -> nn.Sequential:
     """Two convolutions or more, of stride 2 as long as the resolution is to be halved."""
-    strides = [2 if index < num_downsamplings else 1 for index in range(max(2, num_downsamplings))]
-    widths = [image_channels] + [channels] * len(strides)
-    return nn.Sequential(
-        *(_conv_norm_relu(width, channels, 3, stride) for width, stride in zip(widths, strides, strict=False))
-    )
+    stem = nn.Sequential()
+    # Layer by layer, so that a number of layers without end takes no memory before somebody stops it.
+    for index in range(max(2, num_downsamplings)):
+        width, stride = channels if index else image_channels, 2 if index < num_downsamplings else 1
+        stem.append(_conv_norm_relu(width, channels, 3, stride))
+    return stem
 
 
 def _conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int, stride: int = 1) -> nn.Sequential:
