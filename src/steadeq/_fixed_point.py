@@ -12,6 +12,7 @@ from torch.profiler import record_function
 
 from ._internal.autocast import state_layout, under_autocast, without_autocast
 from ._internal.cached import cached_parameters
+from ._internal.independence import ties_samples
 from ._internal.masks import HeldMasks, MaskedMap, Rows, hold_masks, owner_of, without_empty
 from ._internal.parameters import Parameters
 from ._internal.snapshots import Snapshots
@@ -102,8 +103,8 @@ def fixed_point(
         return Equilibrium(without_empty(held), z, inputs, stats=stats, record=record, batch_dims=batch_dims)
     code = None if compile is False else compile if isinstance(compile, CompiledMap) else _compiled(f, compile)
     if compact is None:
-        # Each new batch size would be compiled anew.
-        is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING and code is None
+        # Each new batch size would be compiled anew, and batch norm in training mode is another map on fewer samples.
+        is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING and code is None and not ties_samples(f)
     else:
         is_compact = compact
     snapshots = Snapshots(states_at, layout)

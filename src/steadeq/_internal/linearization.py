@@ -108,7 +108,7 @@ class Linearization:
         if change.any():
             noise = torch.linalg.vector_norm(self.evaluate() - image, dim=1)
             if (change > 10 * noise).any():
-                raise RuntimeError(_CUT)
+                raise RuntimeError(CUT)
         self._is_whole = True
 
     def jvp(self, v: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ _SHARDED = (
     "is given, and ResidualRegularizer always does."
 )
 
-_CUT = (
+CUT = (
     "The graph between z and f(z) is cut: f(z) changes with z, but autograd finds no way from it to z, so that the "
     "Jacobian is unknown; look for detach, .data, torch.no_grad, numpy or torch.compile inside of f. If no gradient is "
     "wanted, solve under torch.no_grad(); if f is meant to be constant around z, return its image plus 0 * z."

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .._internal.independence import identity_of
 from .._internal.parameters import Parameters
 from .._internal.trees import leaves, map_tensors, rebuild, replace_tensors, tensors_of
 from ..equilibrium import BackwardRecord, Equilibrium, SolveStats
@@ -211,7 +210,7 @@ class _Flat:
             call = torch.func.vmap(call)
         self._call = call
         # What samples were found to be independent for: the caller's own map, and not all that is transformed.
-        self.__code__ = identity_of(cell)
+        self.__wrapped__ = cell
 
     def __call__(self, z: Any, **step: int) -> Any:
         """Evaluate f for all samples of all that is mapped over."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from .._internal.autocast import without_autocast
 from .._internal.linearization import Linearization
-from .._internal.randomness import warn_if_random
+from .._internal.randomness import check_steady
 from .._internal.trees import replace_tensors
 from ..equilibrium import BackwardRecord, ConvergenceWarning, SolveStats, Status
 from ..solvers import AbstractSolver, Picard
 from ..solvers._map import RunningMap
 from ..solvers._progress import Progress, Rules, Scale
 from ._attachment import Sources
-from .base import AbstractAdjoint, Problem, warn_if_short
+from .base import AbstractAdjoint, Problem, lost_rows, warn_if_short, without_lost
 
 _TOLERATED = 1e-3
 """Relative error of the retraced start above which gradients are warned of."""
@@ -66,7 +66,15 @@ class Reversible(AbstractAdjoint):
         with torch.no_grad():
             wide, stats = _iterate(problem, solver)
             z = wide[0].to(problem.z0.dtype)
-        if torch.is_grad_enabled():
+        is_lost = lost_rows(solver, stats) if torch.is_grad_enabled() else None
+        if not torch.is_grad_enabled():
+            stats = problem.check_samples(z, stats)
+        elif is_lost is not None:
+            # Once more without those samples, whose derivatives are NaN however they are weighed.
+            rows, inputs = without_lost(is_lost, problem)
+            others, _, record = self.run(replace(problem, z0=problem.z0.index_select(0, rows), inputs=inputs))
+            z = torch.where(is_lost, z, others)
+        else:
             point = Linearization(problem.f, z, problem.inputs, problem.layout)
             point.check_graph()
             sources = Sources(point)
@@ -77,7 +85,7 @@ class Reversible(AbstractAdjoint):
                         "closes over the result of another computation; pass it after z0 as an input."
                     )
                 warn_if_short("forward", solver, stats)
-                warn_if_random(problem.cell, point, problem.z0, z, stats.residual)
+                stats = check_steady(problem.cell, point, problem.z0, z, stats)
                 steps = _Steps(
                     problem=problem,
                     damping=solver.damping,

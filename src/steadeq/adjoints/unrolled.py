@@ -40,6 +40,7 @@ class Unrolled(AbstractAdjoint):
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
         """Solve while autograd records."""
         z, stats = self._solve(problem)
+        stats = problem.check_samples(z.detach(), stats)
         is_lost = lost_rows(problem.solver, stats) if torch.is_grad_enabled() else None
         if is_lost is not None:
             # Once more without those samples: the derivatives of what became NaN are NaN, however they are weighed.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from .._internal.autocast import state_layout, under_autocast
-from .._internal.linearization import constant, first_positive, root_mean_square
+from .._internal.linearization import CUT, constant, first_positive, root_mean_square
 from .._internal.trees import check_inputs, map_tensors
 from ..equilibrium import Equilibrium, RandomnessWarning
 from ._products import check_equilibrium
@@ -83,6 +83,8 @@ class Differences:
         # What the state's dtype made of the step.
         norms = [torch.linalg.vector_norm(matrix, dim=1, keepdim=True) for matrix in (v, ahead - behind)]
         difference = image - other
+        if torch.is_grad_enabled() and not difference.requires_grad and bool(difference.any()):
+            raise RuntimeError(CUT)
         if is_first:
             self._check(image.detach(), difference.detach(), ahead)
         return difference * (norms[0] / norms[1])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .._internal.autocast import state_layout, under_autocast
+from .._internal.independence import check_products
 from .._internal.linearization import Linearization
 from .._internal.trees import check_inputs, map_tensors, select_rows
 from .._internal.validation import check_choice, check_count
@@ -109,6 +110,18 @@ def linearize(eq: Equilibrium) -> Linearization:
     check_inputs(eq.inputs, layout)
     matrix = layout.pack(map_tensors(Tensor.detach, eq.z))
     return Linearization(under_autocast(eq.f, layout), matrix, eq.inputs, layout)
+
+
+def linearize_samples(eq: Equilibrium) -> Linearization:
+    """Return f around the state, for what is computed of each sample by itself.
+
+    Raises:
+        ValueError: Samples see each other.
+    """
+    point = linearize(eq)
+    if eq.batch_dims:
+        check_products(eq.f, point.vjp, point.fz.detach())
+    return point
 
 
 class ScaledJacobian:

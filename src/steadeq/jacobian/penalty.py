@@ -16,7 +16,7 @@ from ..equilibrium import Equilibrium
 from ..solvers._krylov import unit
 from ._differences import Differences
 from ._eigenvectors import dominant_eigenvectors
-from ._products import Probe, Probes, ScaledJacobian, linearize, random_units, without_lost
+from ._products import Probe, Probes, ScaledJacobian, linearize, linearize_samples, random_units, without_lost
 
 Estimator = Literal["vjp", "difference"]
 
@@ -127,7 +127,7 @@ def operator_norm_penalty(eq: Equilibrium, *, num_steps: int = 5, generator: tor
         tensor(4., grad_fn=<DivBackward0>)
     """
     check_count("num_steps", num_steps)
-    point = linearize(without_lost(eq))
+    point = linearize_samples(without_lost(eq))
     u = random_units(point.fz, generator)
     with without_autocast(point.layout):
         with torch.no_grad():
@@ -182,7 +182,7 @@ def spectral_penalty_and_vectors(
         generator: Source of the random start.
     """
     check_count("num_products", num_products, minimum=2)
-    point = linearize(without_lost(eq))
+    point = linearize_samples(without_lost(eq))
     random = random_units(point.fz, generator)
     if start is not None and start.shape == random.shape:
         # A space that starts at an eigenvector alone sees no other, which may have grown larger.
@@ -235,6 +235,9 @@ def residual_penalty(eq: Equilibrium) -> Tensor:
     layout = state_layout(eq.z, eq.batch_dims)
     check_inputs(eq.inputs, layout)
     fz = layout.pack_image(under_autocast(eq.f, layout)(map_tensors(constant, eq.z), *eq.inputs), layout.batch_size)
+    if torch.is_grad_enabled() and not fz.requires_grad:
+        # Without a graph; a constant f has none, and needs none.
+        linearize(eq).check_graph()
     with without_autocast(layout):
         z = layout.pack(map_tensors(Tensor.detach, eq.z))
         size = first_positive(*(torch.linalg.vector_norm(matrix, dim=1, keepdim=True) for matrix in (fz, z)))

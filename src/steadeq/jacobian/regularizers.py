@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from .._internal.autocast import state_layout
 from .._internal.options import NamedOptions
-from .._internal.trees import leaves
 from .._internal.unsupported import outside_of_graphs
 from .._internal.validation import check_choice, check_count, check_not_negative, check_probability
 from ..equilibrium import Equilibrium
@@ -129,8 +129,9 @@ class AbstractRegularizer(NamedOptions, ABC):
         """
         check_equilibrium(eq)
         if not self.is_applied(step):
-            first = leaves(eq.z)[0]
-            return torch.zeros((), dtype=first.dtype, device=first.device), None
+            # In the dtype of a penalty, which is never half precision.
+            layout = state_layout(eq.z, eq.batch_dims)
+            return torch.zeros((), dtype=layout.dtype, device=layout.device), None
         with record_function("steadeq.penalty"):
             penalty = self.penalty(eq, generator=generator)
         gamma = self.gamma(step)

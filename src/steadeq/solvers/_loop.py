@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from .._internal.allocator import keep_freed_memory
-from .._internal.independence import check_residuals
 from .._internal.norms import row_norm
 from .._internal.trees import Layout, select_rows
 from ..equilibrium import SolveStats, Status
@@ -36,8 +35,6 @@ class Options:
     """Number of evaluations at the beginning that are not recorded, even if gradients are on."""
     keep_last: bool = False
     """Return the last finite iterate instead of the best."""
-    cell: Callable[..., Any] | None = None
-    """The map as the caller has it, by which it is known again."""
 
 
 def solve(
@@ -133,9 +130,6 @@ def iterate(
                 following = torch.where(progress.kept.is_running[:, None], following, z)
             z = following
     found = evaluate.unscale(progress.payloads())
-    if evaluate.has_compacted and options.cell is not None and progress.num_evals < solver.max_evals:
-        # Where the budget leaves an evaluation, it tells whether samples that left were missed by the others.
-        check_residuals(options.cell, lambda: evaluate.residual_of(found), progress.residuals())
     # Where the start was not improved on, the caller gets a tensor of its own.
     return (found.clone() if found is z0 else found), progress, state
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from .._internal.independence import COUPLED
-from .._internal.norms import row_norm
 from .._internal.trees import Layout, leaves, select_rows
 from .._internal.unsupported import refuse_vmap
 from ._window import look
@@ -44,7 +43,7 @@ class RunningMap:
         may_ask: bool = True,
     ) -> None:
         self._f, self._layout, self._inputs, self._compact = f, layout, inputs, compact
-        self._whole_inputs, self._passes_step, self._may_ask = inputs, passes_step, may_ask
+        self._passes_step, self._may_ask = passes_step, may_ask
         self._num_evals = 0
         self.has_compacted = False
         """Whether samples have left the batch that f sees."""
@@ -90,15 +89,15 @@ class RunningMap:
         if not self._is_watched:
             return self._f(state, *self._inputs, **options)
         before = _versions(state)
-        # What numpy writes is counted nowhere.
-        copies = self._copies(state) if self._num_evals == 1 and self._may_ask else []
+        # What numpy writes is counted nowhere. At evaluations 1, 2, 4, 8 and so on, as copying costs something.
+        copies = self._copies(state) if self._num_evals.bit_count() == 1 and self._may_ask else []
         try:
             if self._is_inference:
                 with torch.inference_mode():
                     image = self._f(state, *self._inputs, **options)
             else:
                 image = self._f(state, *self._inputs, **options)
-        except (RuntimeError, IndexError) as error:
+        except (RuntimeError, IndexError, ValueError) as error:
             if not self.has_compacted:
                 raise
             raise RuntimeError(f"f failed once finished samples had left the batch: {error}. {COUPLED}") from error
@@ -186,12 +185,6 @@ class RunningMap:
         else:
             self._whole = self._whole.index_copy(0, self._rows, z)
             self._rows = self._rows.index_select(0, rows)
-
-    def residual_of(self, z: Tensor) -> Tensor:
-        """Return the (B,) relative residuals of states of the whole batch, by one more evaluation."""
-        state = self._layout.unpack(z)
-        fz = self._layout.pack_image(self._f(state, *self._whole_inputs), z.shape[0])
-        return row_norm(fz - z) / row_norm(fz).clamp(min=torch.finfo(z.dtype).tiny)
 
 
 def _place(tensor: Tensor) -> int:
