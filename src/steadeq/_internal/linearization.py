@@ -48,8 +48,13 @@ class Linearization:
     def _evaluate(self, pieces: tuple[Tensor, ...]) -> Tensor:
         return self.layout.pack_image(self.f(self.layout.assemble(pieces), *self.inputs), pieces[0].shape[0])
 
-    def vjp(self, u: Tensor, *, create_graph: bool = False) -> Tensor:
+    def vjp(self, u: Tensor, *, create_graph: bool = False, retain_graph: bool = True) -> Tensor:
         """Return Jᵀu for a (B, D) matrix u.
+
+        Args:
+            u: The matrix.
+            create_graph: Whether the product can be differentiated.
+            retain_graph: Whether another product will be asked for.
 
         Raises:
             RuntimeError: The graph of f is cut, or the code inside of f cannot be differentiated that often.
@@ -59,7 +64,7 @@ class Linearization:
             return torch.zeros_like(u)
         try:
             products = torch.autograd.grad(
-                self.fz, self._pieces, u, retain_graph=True, create_graph=create_graph, allow_unused=True
+                self.fz, self._pieces, u, retain_graph=retain_graph, create_graph=create_graph, allow_unused=True
             )
         except RuntimeError as error:
             if "donated buffers" in str(error):

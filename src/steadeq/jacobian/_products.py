@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -93,6 +93,18 @@ def without_lost(eq: Equilibrium) -> Equilibrium:
     return Equilibrium.at(eq.f, z, *inputs)
 
 
+def refuse_inference_mode() -> None:
+    """Refuse to differentiate where nothing can be.
+
+    Raises:
+        RuntimeError: It is so.
+    """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "The Jacobian cannot be looked at under torch.inference_mode(); use torch.no_grad() instead."
+        )
+
+
 def linearize(eq: Equilibrium) -> Linearization:
     """Return f around the state, which is held constant, under the autocast that is on now.
 
@@ -101,20 +113,29 @@ def linearize(eq: Equilibrium) -> Linearization:
         RuntimeError: Nothing can be differentiated here.
     """
     check_equilibrium(eq)
-    if torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "The Jacobian cannot be looked at under torch.inference_mode(); use torch.no_grad() instead."
-        )
+    refuse_inference_mode()
     layout = state_layout(eq.z, eq.batch_dims)
     check_inputs(eq.inputs, layout)
     matrix = layout.pack(map_tensors(Tensor.detach, eq.z))
     return Linearization(under_autocast(eq.f, layout), matrix, eq.inputs, layout)
 
 
+class Products(Protocol):
+    """Products with a Jacobian and its transpose, by whatever means."""
+
+    def jvp(self, v: Tensor) -> Tensor:
+        """Return J v for a (B, D) matrix v."""
+        ...
+
+    def vjp(self, u: Tensor) -> Tensor:
+        """Return Jᵀu for a (B, D) matrix u."""
+        ...
+
+
 class ScaledJacobian:
     """Products with J / scale and its transpose, whose squares neither over- nor underflow."""
 
-    def __init__(self, point: Linearization) -> None:
+    def __init__(self, point: Products) -> None:
         self._point = point
         self.scale: Tensor | None = None
         """(B,) largest entries of the first product."""

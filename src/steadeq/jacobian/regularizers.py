@@ -319,6 +319,7 @@ class SpectralRegularizer(AbstractRegularizer):
 
     It lowers the few directions that grow and spares all others, where the Frobenius norm is a mean over all of them: a
     cell with a skip connection may have a small ‖J‖²_F / d and a radius above 1. It costs more, see `spectral_penalty`.
+    With `estimator="difference"` it needs no second derivatives, and eight evaluations a step.
 
     Example:
         >>> from steadeq import Equilibrium
@@ -327,22 +328,29 @@ class SpectralRegularizer(AbstractRegularizer):
         >>> loss.backward()  # adds to the gradients of the cell
     """
 
-    num_products: int = 20
+    num_products: int | None = None
     """Budget of the estimate, in products with the Jacobian or its transpose; eigenvalues close to each other need
-    more."""
-    keep: bool = False
+    more. None for 20 with "vjp", and for 5 with "difference"."""
+    keep: bool | None = None
     """Start each estimate from the vectors of the step before and random ones, which helps where batches resemble each
-    other."""
+    other. None to do so with "difference", which has few products."""
+    estimator: Estimator = "vjp"
+    """Product with the Jacobian: "vjp" by autograd, or "difference" of evaluations, for cells without second
+    derivatives."""
     _vectors: Tensor | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("num_products", self.num_products, minimum=2)
+        if self.num_products is not None:
+            check_count("num_products", self.num_products, minimum=2)
+        check_choice("estimator", self.estimator, get_args(Estimator))
 
     def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the estimate of rho(J)², as a mean over the batch."""
-        penalty, vectors = spectral_penalty_and_vectors(eq, self.num_products, self._vectors, generator)
-        self._vectors = vectors if self.keep else None
+        by_difference = self.estimator == "difference"
+        num_products = self.num_products or (5 if by_difference else 20)
+        penalty, vectors = spectral_penalty_and_vectors(eq, num_products, self.estimator, self._vectors, generator)
+        self._vectors = vectors if (by_difference if self.keep is None else self.keep) else None
         return penalty
 
     def state_dict(self) -> dict[str, Any]:
