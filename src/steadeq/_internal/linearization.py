@@ -135,7 +135,7 @@ class Linearization:
 _COMPILED = (
     "f runs compiled code, which {}; pass the cell itself and not torch.compile(cell): DEQ(cell, compile=True), or "
     "fixed_point(cell, ..., f_solve=torch.compile(cell)), compiles the evaluations of which no gradient is taken. The "
-    'Jacobian penalty takes compiled code with estimator="difference".'
+    'Jacobian and the spectral penalty take compiled code with estimator="difference".'
 )
 
 _REENTRANT = (
@@ -198,10 +198,11 @@ def _refuse_missing_derivatives(product: Tensor) -> None:
         if name in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
             raise RuntimeError(
                 "An operation inside of f has no second derivative, which the Jacobian penalty, operator_norm and the "
-                "second derivative of a fixed point need. JacobianRegularizer and jacobian_penalty do without if "
+                "second derivative of a fixed point need. JacobianRegularizer and SpectralRegularizer do without if "
                 'estimator="difference" is given, and ResidualRegularizer always does; else, if it is '
                 "scaled_dot_product_attention, wrap it in "
-                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) or write attention by hand, and if "
+                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), with .reshape in the place of "
+                "any .view of what it returns, or write attention by hand, and if "
                 "it is a torch.autograd.Function of yours, make its backward differentiable. The penalty "
                 "without its gradient can be had under torch.no_grad()."
             )

@@ -96,6 +96,7 @@ class Differences:
         # What the state's dtype made of the step.
         norms = [torch.linalg.vector_norm(matrix, dim=1, keepdim=True) for matrix in (v, ahead - behind)]
         difference = image - other
+        warn_of_no_graph(difference)
         if not self._is_checked:
             self._is_checked = True
             self._check(image.detach(), difference.detach(), ahead)
@@ -155,6 +156,19 @@ class Differences:
 
     def _distance(self, image: Tensor, z: Tensor) -> Tensor:
         return torch.linalg.vector_norm(self._evaluate(z) - image, dim=1)
+
+
+def warn_of_no_graph(image: Tensor) -> None:
+    """Warn where f was evaluated for the sake of a gradient, and its image has none although it is not constant.
+
+    The state that f is given asks for a gradient, so that only a graph that is cut leaves the image without one.
+    """
+    if torch.is_grad_enabled() and not image.requires_grad and bool(image.any()):
+        warnings.warn(
+            "The penalty has no gradient, so that adding it to the loss changes nothing: f runs under torch.no_grad(), "
+            "or detaches what it returns.",
+            stacklevel=2,
+        )
 
 
 def _is_distributed() -> bool:

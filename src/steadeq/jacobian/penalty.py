@@ -15,7 +15,7 @@ from .._internal.unsupported import outside_of_graphs
 from .._internal.validation import check_choice, check_count
 from ..equilibrium import Equilibrium
 from ..solvers._krylov import unit
-from ._differences import Differences
+from ._differences import Differences, warn_of_no_graph
 from ._eigenvectors import dominant_eigenvectors
 from ._products import Probe, Probes, ScaledJacobian, linearize, random_units, refuse_inference_mode, without_lost
 
@@ -299,6 +299,7 @@ def residual_penalty(eq: Equilibrium) -> Tensor:
     layout = state_layout(eq.z, eq.batch_dims)
     check_inputs(eq.inputs, layout)
     fz = layout.pack_image(under_autocast(eq.f, layout)(map_tensors(constant, eq.z), *eq.inputs), layout.batch_size)
+    warn_of_no_graph(fz)
     with without_autocast(layout):
         z = layout.pack(map_tensors(Tensor.detach, eq.z))
         size = first_positive(*(torch.linalg.vector_norm(matrix, dim=1, keepdim=True) for matrix in (fz, z)))

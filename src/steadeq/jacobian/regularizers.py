@@ -7,6 +7,7 @@ number of evaluations or a spectral radius at a target by moving gamma.
 
 from __future__ import annotations
 
+import functools
 import random
 import warnings
 from abc import ABC, abstractmethod
@@ -64,6 +65,8 @@ class AbstractRegularizer(NamedOptions, ABC):
     """Whether the guard of a closed loop made the last term smaller than weight times penalty."""
     _num_held: int = field(init=False, repr=False, compare=False, default=0)
     """Measurements in a row at which a bound held a closed loop back."""
+    _next_step: int = field(init=False, repr=False, compare=False, default=0)
+    """The step of a call that names none."""
 
     def __post_init__(self) -> None:
         check_not_negative("weight", self.weight)
@@ -93,7 +96,7 @@ class AbstractRegularizer(NamedOptions, ABC):
         self,
         eq: Equilibrium,
         *,
-        step: int,
+        step: int | None = None,
         task_loss: Tensor | float | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
@@ -101,12 +104,13 @@ class AbstractRegularizer(NamedOptions, ABC):
 
         Args:
             eq: The equilibrium; the graph of its state is not used.
-            step: The training step.
+            step: The training step; None for the one after that of the last call. Give it where a step has several
+                calls, or some have none, as tau and the schedules depend on it.
             task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
             generator: Source of the probes.
 
         Returns:
-            A scalar; zero, without a graph, when the penalty is not applied.
+            A scalar in float32, or in float64 for such a state; zero, without a graph, when the penalty is not applied.
         """
         return self.evaluate(eq, step=step, task_loss=task_loss, generator=generator)[0]
 
@@ -115,7 +119,7 @@ class AbstractRegularizer(NamedOptions, ABC):
         self,
         eq: Equilibrium,
         *,
-        step: int,
+        step: int | None = None,
         task_loss: Tensor | float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -123,14 +127,18 @@ class AbstractRegularizer(NamedOptions, ABC):
 
         Args:
             eq: The equilibrium; the graph of its state is not used.
-            step: The training step.
+            step: The training step; None for the one after that of the last call. Give it where a step has several
+                calls, or some have none, as tau and the schedules depend on it.
             task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
             generator: Source of the probes.
         """
         check_equilibrium(eq)
+        step = self._next_step if step is None else step
+        self._next_step = step + 1
         if not self.is_applied(step):
-            first = leaves(eq.z)[0]
-            return torch.zeros((), dtype=first.dtype, device=first.device), None
+            tensors = leaves(eq.z)
+            dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
+            return torch.zeros((), dtype=dtype, device=tensors[0].device), None
         with record_function("steadeq.penalty"):
             penalty = self.penalty(eq, generator=generator)
         gamma = self.gamma(step)
@@ -250,12 +258,14 @@ class AbstractRegularizer(NamedOptions, ABC):
             "first_loss": first,
             "is_cut": self.was_cut,
             "num_held": self._num_held,
+            "next_step": self._next_step,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         self._state = tuple(map(float, state["schedule"]))
         self._is_cut, self._num_held = bool(state["is_cut"]), int(state["num_held"])
+        self._next_step = int(state.get("next_step", 0))
         first = state.get("first_loss")
         self._first_loss = None if first is None else torch.tensor(first, dtype=torch.float64, device="cpu")
 
