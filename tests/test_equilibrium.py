@@ -224,3 +224,15 @@ def test_a_class_instead_of_a_cell_is_refused():
 def test_options_without_a_name_or_with_a_wrong_one_are_told_in_a_sentence(make, message):
     with pytest.raises(TypeError, match=message):
         make()
+
+
+def test_a_block_that_takes_and_returns_more_than_the_state_is_called_as_one_says():
+    weight, mask = torch.randn(4, 4, requires_grad=True), torch.tensor([1.0, 1.0, 0.0, 1.0])
+
+    def block(z, x, mask):
+        return torch.tanh(z @ weight + x) * mask, z.norm(), None
+
+    z, x = torch.randn(2, 3, 4)
+    whole = Equilibrium.at(block, z, x, evaluate=lambda block, z, x: block(z, x, mask)[0])
+    plain = Equilibrium.at(lambda z, x: block(z, x, mask)[0], z, x)
+    assert steadeq.residual_penalty(whole) == steadeq.residual_penalty(plain)

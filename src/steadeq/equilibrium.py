@@ -256,7 +256,14 @@ class Equilibrium(Generic[State_co, Stats_co]):
         self._record = BackwardRecord() if record is None else record
 
     @classmethod
-    def at(cls, f: Callable[..., Any], z: _S, *inputs: Any, batch_dims: int = 1) -> Equilibrium[_S, None]:
+    def at(
+        cls,
+        f: Callable[..., Any],
+        z: _S,
+        *inputs: Any,
+        evaluate: Callable[..., Any] | None = None,
+        batch_dims: int = 1,
+    ) -> Equilibrium[_S, None]:
         """Return the equilibrium of a state that was computed elsewhere, by your own loop or by another library.
 
         Nothing is solved or checked: z may also be a state near an equilibrium, or on the way to one.
@@ -265,6 +272,8 @@ class Equilibrium(Generic[State_co, Stats_co]):
             f: The map, called as f(z, *inputs).
             z: The state: a tensor, or a nested tuple, list or dict of them.
             *inputs: Further arguments of f.
+            evaluate: How f is called, as evaluate(f, z, *inputs), if it takes or returns more than the state:
+                `lambda block, z, x: block(z, x, mask=mask)[0]`.
             batch_dims: 1 if dim 0 is a batch of independent samples, 0 if the whole state is one sample.
 
         Example:
@@ -274,7 +283,10 @@ class Equilibrium(Generic[State_co, Stats_co]):
             >>> spectral_radius(Equilibrium.at(lambda z: z @ W.T, torch.zeros(1, 2))).value
             tensor([0.8000])
         """
-        check_map(f, len(inputs))
+        if evaluate is None:
+            check_map(f, len(inputs))
+        else:
+            f = functools.partial(evaluate, f)
         return Equilibrium(f, z, inputs, batch_dims=batch_dims)
 
     @property

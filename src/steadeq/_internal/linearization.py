@@ -48,8 +48,13 @@ class Linearization:
     def _evaluate(self, pieces: tuple[Tensor, ...]) -> Tensor:
         return self.layout.pack_image(self.f(self.layout.assemble(pieces), *self.inputs), pieces[0].shape[0])
 
-    def vjp(self, u: Tensor, *, create_graph: bool = False) -> Tensor:
+    def vjp(self, u: Tensor, *, create_graph: bool = False, retain_graph: bool = True) -> Tensor:
         """Return Jᵀu for a (B, D) matrix u.
+
+        Args:
+            u: The matrix.
+            create_graph: Whether the product can be differentiated.
+            retain_graph: Whether another product will be asked for.
 
         Raises:
             RuntimeError: The graph of f is cut, or the code inside of f cannot be differentiated that often.
@@ -59,7 +64,7 @@ class Linearization:
             return torch.zeros_like(u)
         try:
             products = torch.autograd.grad(
-                self.fz, self._pieces, u, retain_graph=True, create_graph=create_graph, allow_unused=True
+                self.fz, self._pieces, u, retain_graph=retain_graph, create_graph=create_graph, allow_unused=True
             )
         except RuntimeError as error:
             if "donated buffers" in str(error):
@@ -130,7 +135,7 @@ class Linearization:
 _COMPILED = (
     "f runs compiled code, which {}; pass the cell itself and not torch.compile(cell): DEQ(cell, compile=True), or "
     "fixed_point(cell, ..., f_solve=torch.compile(cell)), compiles the evaluations of which no gradient is taken. The "
-    'Jacobian penalty takes compiled code with estimator="difference".'
+    'Jacobian and the spectral penalty take compiled code with estimator="difference".'
 )
 
 _REENTRANT = (
@@ -193,12 +198,12 @@ def _refuse_missing_derivatives(product: Tensor) -> None:
         if name in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
             raise RuntimeError(
                 "An operation inside f has no second derivative. The Jacobian penalty, operator_norm and the second "
-                "derivative of a fixed point need one. JacobianRegularizer and jacobian_penalty work without it if you "
-                'pass estimator="difference", and ResidualRegularizer always does. Otherwise, if the operation is '
+                "derivative of a fixed point need one. JacobianRegularizer and SpectralRegularizer work without it if "
+                'you pass estimator="difference", and ResidualRegularizer always does. Otherwise, if the operation is '
                 "scaled_dot_product_attention, wrap it in "
-                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) or write attention by hand; if it "
-                "is your own torch.autograd.Function, make its backward differentiable. To compute the penalty "
-                "without its gradient, use torch.no_grad()."
+                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) and use .reshape instead of .view "
+                "on its output, or write attention by hand; if it is your own torch.autograd.Function, make its "
+                "backward differentiable. To compute the penalty without its gradient, use torch.no_grad()."
             )
         following = {node for node, _ in node.next_functions} - seen
         seen |= following

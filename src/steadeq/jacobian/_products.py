@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -94,6 +94,18 @@ def without_lost(eq: Equilibrium) -> Equilibrium:
     return Equilibrium.at(eq.f, z, *inputs)
 
 
+def refuse_inference_mode() -> None:
+    """Refuse inference mode, under which nothing can be differentiated.
+
+    Raises:
+        RuntimeError: Inference mode is on.
+    """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "Products with the Jacobian are not available under torch.inference_mode(); use torch.no_grad() instead."
+        )
+
+
 def linearize(eq: Equilibrium) -> Linearization:
     """Return f around the state, which is held constant, under the autocast that is on now.
 
@@ -102,10 +114,7 @@ def linearize(eq: Equilibrium) -> Linearization:
         RuntimeError: Nothing can be differentiated here.
     """
     check_equilibrium(eq)
-    if torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "Products with the Jacobian are not available under torch.inference_mode(); use torch.no_grad() instead."
-        )
+    refuse_inference_mode()
     layout = state_layout(eq.z, eq.batch_dims)
     check_inputs(eq.inputs, layout)
     matrix = layout.pack(map_tensors(Tensor.detach, eq.z))
@@ -124,10 +133,22 @@ def linearize_samples(eq: Equilibrium) -> Linearization:
     return point
 
 
+class Products(Protocol):
+    """Products with a Jacobian and its transpose, by whatever means."""
+
+    def jvp(self, v: Tensor) -> Tensor:
+        """Return J v for a (B, D) matrix v."""
+        ...
+
+    def vjp(self, u: Tensor) -> Tensor:
+        """Return Jᵀu for a (B, D) matrix u."""
+        ...
+
+
 class ScaledJacobian:
     """Products with J / scale and its transpose, whose squares neither over- nor underflow."""
 
-    def __init__(self, point: Linearization) -> None:
+    def __init__(self, point: Products) -> None:
         self._point = point
         self.scale: Tensor | None = None
         """(B,) largest entries of the first product."""

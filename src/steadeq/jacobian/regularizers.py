@@ -64,6 +64,8 @@ class AbstractRegularizer(NamedOptions, ABC):
     """Whether the guard of a closed loop made the last term smaller than weight times penalty."""
     _num_held: int = field(init=False, repr=False, compare=False, default=0)
     """Measurements in a row at which a bound held a closed loop back."""
+    _next_step: int = field(init=False, repr=False, compare=False, default=0)
+    """The step of a call that names none."""
 
     def __post_init__(self) -> None:
         check_not_negative("weight", self.weight)
@@ -93,7 +95,7 @@ class AbstractRegularizer(NamedOptions, ABC):
         self,
         eq: Equilibrium,
         *,
-        step: int,
+        step: int | None = None,
         task_loss: Tensor | float | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
@@ -101,12 +103,13 @@ class AbstractRegularizer(NamedOptions, ABC):
 
         Args:
             eq: The equilibrium; the graph of its state is not used.
-            step: The training step.
+            step: The training step; None for the one after that of the last call. Give it where a step has several
+                calls, or some have none, as tau and the schedules depend on it.
             task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
             generator: Source of the probes.
 
         Returns:
-            A scalar; zero, without a graph, when the penalty is not applied.
+            A scalar in float32, or in float64 for such a state; zero, without a graph, when the penalty is not applied.
         """
         return self.evaluate(eq, step=step, task_loss=task_loss, generator=generator)[0]
 
@@ -115,7 +118,7 @@ class AbstractRegularizer(NamedOptions, ABC):
         self,
         eq: Equilibrium,
         *,
-        step: int,
+        step: int | None = None,
         task_loss: Tensor | float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -123,11 +126,14 @@ class AbstractRegularizer(NamedOptions, ABC):
 
         Args:
             eq: The equilibrium; the graph of its state is not used.
-            step: The training step.
+            step: The training step; None for the one after that of the last call. Give it where a step has several
+                calls, or some have none, as tau and the schedules depend on it.
             task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
             generator: Source of the probes.
         """
         check_equilibrium(eq)
+        step = self._next_step if step is None else step
+        self._next_step = step + 1
         if not self.is_applied(step):
             # In the dtype of a penalty, which is never half precision.
             layout = state_layout(eq.z, eq.batch_dims)
@@ -251,12 +257,14 @@ class AbstractRegularizer(NamedOptions, ABC):
             "first_loss": first,
             "is_cut": self.was_cut,
             "num_held": self._num_held,
+            "next_step": self._next_step,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         self._state = tuple(map(float, state["schedule"]))
         self._is_cut, self._num_held = bool(state["is_cut"]), int(state["num_held"])
+        self._next_step = int(state.get("next_step", 0))
         first = state.get("first_loss")
         self._first_loss = None if first is None else torch.tensor(first, dtype=torch.float64, device="cpu")
 
@@ -320,6 +328,7 @@ class SpectralRegularizer(AbstractRegularizer):
 
     It lowers only the few directions that grow, while the Frobenius norm is a mean over all directions: a cell with a
     skip connection may have a small ‖J‖²_F / d and a radius above 1. It costs more; see `spectral_penalty`.
+    With `estimator="difference"` it needs no second derivatives, and eight evaluations a step.
 
     Example:
         >>> from steadeq import Equilibrium
@@ -328,22 +337,29 @@ class SpectralRegularizer(AbstractRegularizer):
         >>> loss.backward()  # adds to the gradients of the cell
     """
 
-    num_products: int = 20
+    num_products: int | None = None
     """Budget of the estimate, in products with the Jacobian or its transpose; eigenvalues close to each other need
-    more."""
-    keep: bool = False
+    more. None for 20 with "vjp", and for 5 with "difference"."""
+    keep: bool | None = None
     """Start each estimate from the vectors of the step before and random ones, which helps where batches resemble each
-    other."""
+    other. None to do so with "difference", which has few products."""
+    estimator: Estimator = "vjp"
+    """Product with the Jacobian: "vjp" by autograd, or "difference" of evaluations, for cells without second
+    derivatives."""
     _vectors: Tensor | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("num_products", self.num_products, minimum=2)
+        if self.num_products is not None:
+            check_count("num_products", self.num_products, minimum=2)
+        check_choice("estimator", self.estimator, get_args(Estimator))
 
     def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the estimate of rho(J)², as a mean over the batch."""
-        penalty, vectors = spectral_penalty_and_vectors(eq, self.num_products, self._vectors, generator)
-        self._vectors = vectors if self.keep else None
+        by_difference = self.estimator == "difference"
+        num_products = self.num_products or (5 if by_difference else 20)
+        penalty, vectors = spectral_penalty_and_vectors(eq, num_products, self.estimator, self._vectors, generator)
+        self._vectors = vectors if (by_difference if self.keep is None else self.keep) else None
         return penalty
 
     def state_dict(self) -> dict[str, Any]:
