@@ -27,7 +27,7 @@ COMMANDS = {
     "recipes": "list what can be trained",
     "train": "train a recipe, with progress, logs and checkpoints; Ctrl-C and kill are safe",
     "evaluate": "measure the task metric of a run or a model against the number of evaluations",
-    "diagnose": "find out whether a trained cell is safe to iterate, with its spectrum and residuals",
+    "diagnose": "find out whether iterating a trained cell settles and helps, with its spectrum and residuals",
     "generate": "write text with a language model, token by token",
     "reproduce": "reproduce a table or figure of the paper",
     "convert": "convert an official checkpoint of locuslab/deq or torchdeq",

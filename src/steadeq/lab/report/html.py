@@ -157,8 +157,8 @@ def _diagnosis_sections(runs: Sequence[RunRecord], names: Sequence[str]) -> list
         iteration = diagnosis.found
         found.append(
             Section(
-                title=f"Is it safe to iterate {name}?",
-                intro=f"{iteration.fate} {iteration.advice}".strip(),
+                title=f"Does iterating {name} settle, and does it help?",
+                intro=" ".join(f"{about.capitalize()}: {text}." for about, text in iteration.summary.items()),
                 panels=[iteration_panel(diagnosis)],
             )
         )
