@@ -142,7 +142,7 @@ class Reader:
         elif is_section(hint):
             return self.read_section(value, hint, where)
         elif hint is float:
-            if value in ("inf", "-inf") and not self.is_lenient:
+            if isinstance(value, str) and value in ("inf", "-inf") and not self.is_lenient:
                 return float(value)
             if is_number and abs(value) <= (sys.float_info.max if self.is_lenient else _BOUNDS[float]):
                 return float(value)
