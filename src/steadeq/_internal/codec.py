@@ -126,7 +126,7 @@ class Reader:
                 if self.is_lenient:
                     return None
                 raise
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        size = abs(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
         if origin is Literal:
             if value in arguments:
                 return value
@@ -142,18 +142,18 @@ class Reader:
         elif is_section(hint):
             return self.read_section(value, hint, where)
         elif hint is float:
-            if isinstance(value, str) and value in ("inf", "-inf") and not self.is_lenient:
+            if value in ("inf", "-inf") and not self.is_lenient:
                 return float(value)
-            if is_number and abs(value) <= (sys.float_info.max if self.is_lenient else _BOUNDS[float]):
+            if size is not None and size <= (sys.float_info.max if self.is_lenient else _BOUNDS[float]):
                 return float(value)
         elif hint is int:
-            if is_number and isinstance(value, int) and abs(value) <= _BOUNDS[int]:
+            if size is not None and isinstance(value, int) and size <= _BOUNDS[int]:
                 return value
         elif hint is Path and isinstance(value, str):
             return Path(value)
         elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
             return value
-        is_large = is_number and abs(value) > _BOUNDS.get(hint, math.inf)
+        is_large = size is not None and size > _BOUNDS.get(hint, math.inf)
         bound = f" of at most {_BOUNDS[hint]:.2g} in size" if is_large else ""
         raise self.error(f"{where or 'it'} is {shown(value)}; it must be {describe_type(hint)}{bound}.")
 
