@@ -217,7 +217,7 @@ OURS = (
     "steadeq.lab.serialization:json.JSONDecoder",
     "steadeq.lab.config:LoopConfig",
     "steadeq.lab.config:TrainConfig",
-    "steadeq.lab.runs:RunRecord",
+    "steadeq.lab.run.record:RunRecord",
     "steadeq.models.toy:ToyDEQ",
     "steadeq.models.toy:ToyDEQ.Config.build",
     "steadeq.models.toy:ToyDEQ.Config.__init__",

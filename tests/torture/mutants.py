@@ -89,7 +89,7 @@ _PRETRAINED, _INTERRUPTION = "tests/models/test_pretrained.py", "tests/lab/train
 MUTANTS = (
     Mutant(
         name="no lock",
-        file="lab/folder.py",
+        file="lab/run/folder.py",
         old="fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         new="pass",
         tests=(f"{_FAULTS}::test_a_folder_in_which_another_process_trains_is_refused",),
@@ -97,14 +97,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a run that is there is made anew",
-        file="lab/folder.py",
+        file="lab/run/folder.py",
         old="config_to_json(config), is_new=True)",
         new="config_to_json(config))",
         tests=(f"{_FAULTS}::test_a_folder_that_another_process_makes_at_the_same_time_is_left_to_it",),
     ),
     Mutant(
         name="a moved run is not followed",
-        file="lab/folder.py",
+        file="lab/run/folder.py",
         old="if not self._is_at(self.path):",
         new="if False:",
         tests=(_MOVED,),
@@ -112,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         name="what is in the place of a run is taken for it",
-        file="lab/folder.py",
+        file="lab/run/folder.py",
         old="return os.path.samestat(path.stat(), os.fstat(self._handle))",
         new="return path.is_dir()",
         tests=(_MOVED,),
@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         name="links in a run are followed",
-        file="lab/folder.py",
+        file="lab/run/folder.py",
         old="if path.is_symlink():",
         new="if False:",
         tests=(f"{_FAULTS}::test_a_run_writes_through_no_link",),
@@ -128,14 +128,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a link in the place of the checkpoints is followed",
-        file="lab/checkpoint.py",
+        file="lab/run/checkpoint.py",
         old="if self.path.is_symlink():",
         new="if False:",
         tests=(f"{_MOVED}::test_checkpoints_are_not_written_through_a_link_that_was_put_in_their_place",),
     ),
     Mutant(
         name="old checkpoints are deleted before the new one is there",
-        file="lab/checkpoint.py",
+        file="lab/run/checkpoint.py",
         old="        self.path.mkdir(exist_ok=True)\n",
         new="        shutil.rmtree(self.path, ignore_errors=True)\n        self.path.mkdir(exist_ok=True)\n",
         tests=(f"{_CHECKPOINT}::test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else",),
@@ -143,7 +143,7 @@ MUTANTS = (
     ),
     Mutant(
         name="only one checkpoint is kept",
-        file="lab/checkpoint.py",
+        file="lab/run/checkpoint.py",
         old="*earlier[: -self.keep])",
         new="*earlier[:-1])",
         tests=(f"{_CHECKPOINT}::test_so_many_checkpoints_are_kept",),
@@ -151,7 +151,7 @@ MUTANTS = (
     ),
     Mutant(
         name="checksums are ignored",
-        file="lab/checkpoint.py",
+        file="lab/run/checkpoint.py",
         old="if _checksum(folder / name) != checksum:",
         new="if False:",
         tests=(f"{_CHECKPOINT}::test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used",),
@@ -159,14 +159,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a file without a checksum counts",
-        file="lab/checkpoint.py",
+        file="lab/run/checkpoint.py",
         old="if checksums.keys() != files or",
         new="if",
         tests=(f"{_CHECKPOINT}::test_checksums_that_do_not_cover_a_file_do_not_vouch_for_it",),
     ),
     Mutant(
         name="a damaged checkpoint is the end",
-        file="lab/checkpoint.py",
+        file="lab/run/checkpoint.py",
         old='log.warning("%s Trying the one before it.", error)',
         new="raise",
         tests=(f"{_CHECKPOINT}::test_a_checkpoint_that_lost_all_its_files_is_named_and_the_one_before_it_is_used",),
@@ -174,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         name="pickles are not looked at",
-        file="lab/checkpoint.py",
+        file="lab/run/checkpoint.py",
         old="check_saved(folder / _STATE, is_known=_is_known)",
         new="pass",
         tests=(f"{_CHECKPOINT}::test_a_state_of_millions_of_instructions_is_refused_before_it_is_followed",),
@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     Mutant(
         name="no fsync of a checkpoint",
-        file="lab/checkpoint.py",
+        file="lab/run/checkpoint.py",
         old="        sync(file)\n",
         new="",
         tests=(f"{_RESUME}::test_a_power_cut_costs_only_what_came_after_the_last_checkpoint",),
@@ -277,7 +277,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the digest of data is ignored",
-        file="lab/identity.py",
+        file="lab/run/identity.py",
         old="if self.data.get(split) != digest:",
         new="if False:",
         tests=(f"{_IDENTITY}::test_another_text_of_the_same_words_and_size_is_refused",),
@@ -285,7 +285,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the digest of the vocabulary is ignored",
-        file="lab/identity.py",
+        file="lab/run/identity.py",
         old="if self.vocabulary != digest:",
         new="if False:",
         tests=(f"{_IDENTITY}::test_another_vocabulary_of_the_same_size_is_refused",),
@@ -293,7 +293,7 @@ MUTANTS = (
     ),
     Mutant(
         name="another config goes on",
-        file="lab/identity.py",
+        file="lab/run/identity.py",
         old="if old.get(name) != new.get(name) and not is_younger:",
         new="if False:",
         tests=(f"{_IDENTITY}::test_a_trainer_with_another_config_does_not_go_on",),

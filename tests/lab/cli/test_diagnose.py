@@ -30,7 +30,7 @@ from steadeq.lab.config import LogConfig, LoopConfig, RandomBudget, TrainConfig,
 from steadeq.lab.data import Digits, Shapes, WikiText2
 from steadeq.lab.optimizers import Adam
 from steadeq.lab.report import render_report, save_png
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.tasks import Classification
 from steadeq.models import (
     AbstractModelConfig,

@@ -22,9 +22,9 @@ from steadeq import load_model
 from steadeq.lab.cli import main as command
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError
-from steadeq.lab.folder import RunFolder
 from steadeq.lab.report import diagnosis_panels
-from steadeq.lab.runs import RunDiagnosis, RunRecord
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunDiagnosis, RunRecord
 from steadeq.models import ToyDEQ
 
 DEEP = "[" * 100_000 + "]" * 100_000

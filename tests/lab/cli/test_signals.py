@@ -10,8 +10,8 @@ from lab.train.runs import environment, signal_at_step, start
 
 from steadeq.lab.cli.leaving import LeavingAtOnce
 from steadeq.lab.cli.main import main
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunRecord
 
 SHORT = ("--loop.num-steps", "4", "--log.spectrum-samples", "0", "--log.eval-batch-size", "600")
 

@@ -28,7 +28,7 @@ from steadeq.lab.report.diagnosis import num_evals_figure, residual_curve_figure
 from steadeq.lab.report.groups import MAX_POINTS, combine
 from steadeq.lab.report.style import INK, PALETTE
 from steadeq.lab.report.synthetic import equilibria, picard_path
-from steadeq.lab.runs import RunDiagnosis
+from steadeq.lab.run.record import RunDiagnosis
 from steadeq.models import ToyDEQ
 
 

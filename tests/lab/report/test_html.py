@@ -10,13 +10,13 @@ import pytest
 import torch
 from lab.report.folders import append, diagnosis, read, write_evaluation, write_run
 
-from steadeq.lab.checkpoint import Checkpoint
 from steadeq.lab.errors import InputError
-from steadeq.lab.loading import build_model
 from steadeq.lab.report import Panel, Section, inline_svg, render_report, write_report
 from steadeq.lab.report.curves import residual_figure
 from steadeq.lab.report.groups import group_runs
 from steadeq.lab.report.provenance import rerun_command
+from steadeq.lab.run.checkpoint import Checkpoint
+from steadeq.lab.run.loading import build_model
 
 HOSTILE = '<script>alert("1")</script>$x_1$ & "more"'
 

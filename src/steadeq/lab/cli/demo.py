@@ -11,8 +11,8 @@ from ..._internal.validation import check_count
 from .. import recipes
 from ..config import TrainConfig
 from ..report import Panel, RunGroup, Section, loop_figure, validation_evals_figure, write_report
+from ..run.record import RunRecord, Spread, spread
 from ..runner import complete_evaluation, complete_runs, run_state
-from ..runs import RunRecord, Spread, spread
 from ..terminal import answer, note
 from ..train.display import choose_display
 from .arguments import parse

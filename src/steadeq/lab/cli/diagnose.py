@@ -25,11 +25,11 @@ from ..config import TrainConfig
 from ..data import Synthetic, read_samples, synthetic
 from ..errors import InputError
 from ..files import check_no_link, check_plain, write_atomically
-from ..loading import TrainedModel, load_trained
 from ..recipes import call_function, names_function
 from ..report import diagnosis_panels, iteration_panel, save_png, synthetic_figure
 from ..report.synthetic import Frame
-from ..runs import RunDiagnosis, Split
+from ..run.loading import TrainedModel, load_trained
+from ..run.record import RunDiagnosis, Split
 from ..terminal import Work, answer, note
 from ..train import Process
 from ..train.adapter import ModelAdapter

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .. import notation
-from ..runs import Split
+from ..run.record import Split
 from .groups import RunGroup
 
 _COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from .. import notation
-from ..runs import Array, Event, RunRecord
+from ..run.record import Array, Event, RunRecord
 from .groups import Band, RunGroup, combine
 from .panels import Section, panels
 from .style import GRAY, add_legend, fit, look, new_axes, styled, use_log_scale

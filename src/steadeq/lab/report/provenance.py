@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .. import recipes
 from ..errors import InputError
 from ..notation import MISSING, setting
-from ..runs import RunRecord, Session
+from ..run.record import RunRecord, Session
 from ..serialization import command_line, flatten
 from .groups import differing_fields
 

@@ -17,8 +17,8 @@ from ...solvers import AbstractSolver
 from ..data import MapDataset, evaluation_batches, is_contiguous, read_samples, spread_over
 from ..errors import InputError, Interrupted
 from ..files import check_plain, write_atomically
-from ..loading import TrainedModel
-from ..runs import Evaluation, EvaluationRow, Split
+from ..run.loading import TrainedModel
+from ..run.record import Evaluation, EvaluationRow, Split
 from ..signals import Interruption
 from ..tasks import AbstractTask
 from ..terminal import Work

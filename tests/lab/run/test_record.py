@@ -13,9 +13,9 @@ from lab.report.folders import append, diagnosis, read, write_evaluation, write_
 from steadeq.jacobian import schedules
 from steadeq.lab.config import RandomBudget
 from steadeq.lab.errors import InputError
-from steadeq.lab.folder import RunFolder
 from steadeq.lab.recipes import get
-from steadeq.lab.runs import (
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import (
     Evaluation,
     EvaluationRow,
     RunDiagnosis,

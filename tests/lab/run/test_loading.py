@@ -12,7 +12,7 @@ from torch import nn
 
 import steadeq
 from steadeq.lab.errors import InputError, RunError
-from steadeq.lab.loading import build_model, load_trained, load_weights
+from steadeq.lab.run.loading import build_model, load_trained, load_weights
 from steadeq.models import ToyDEQ
 
 BAD = [math.nan, math.inf, -math.inf]

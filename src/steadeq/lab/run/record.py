@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._internal.codec import Reader, dump, to_plain
-from ..diagnosis import Diagnosis
-from .config import TrainConfig
-from .errors import InputError
-from .serialization import config_from_json
-from .tasks import AbstractTask
+from ..._internal.codec import Reader, dump, to_plain
+from ...diagnosis import Diagnosis
+from ..config import TrainConfig
+from ..errors import InputError
+from ..serialization import config_from_json
+from ..tasks import AbstractTask
 
 Array = NDArray[np.float64]
 Split = Literal["validation", "test"]
