@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ... import __version__
 from ..._internal.allocator import keep_freed_memory
 from ...equilibrium import ConvergenceWarning, Equilibrium
-from ...jacobian import AbstractRegularizer, Constant, JacobianRegularizer
+from ...jacobian import AbstractRegularizer, Constant
 from ..config import TrainConfig
 from ..data import AbstractTextConfig, Splits, check_all_targets, open_reader, read_samples
 from ..divergence import NUM_STEPS, is_off_track, trivial_loss_of
@@ -29,7 +29,6 @@ from ..run.loading import build_model, load_model, load_weights
 from ..run.shards import Crew, is_sharded
 from ..seeds import derive_seed
 from ..signals import Interruption
-from ..tasks import Classification, Segmentation
 from .adapter import CarryStore, ModelAdapter
 from .display import Display, LastingDisplay
 from .distributed import Process
@@ -551,8 +550,9 @@ def _check_penalty(regularizer: AbstractRegularizer, eq: Equilibrium) -> None:
             raise
         if "second derivative" not in str(error):
             raise InputError(f"The penalty of {name} cannot be computed: {str(error).splitlines()[0]}") from error
-        is_jacobian = isinstance(regularizer, JacobianRegularizer)
-        options = ("" if is_jacobian else "--regularizer JacobianRegularizer ") + "--regularizer.estimator difference"
+        options = (
+            "" if regularizer.is_norm else "--regularizer JacobianRegularizer "
+        ) + "--regularizer.estimator difference"
         raise InputError(
             f"{name} needs second derivatives of the cell, which fused attention, compiled code and many kernels do "
             f'not have: use JacobianRegularizer(estimator="difference"), which needs none ({options}).'
@@ -578,8 +578,7 @@ def _load_data(config: TrainConfig, process: Process) -> tuple[Splits, Identity]
 
 def _num_classes(config: TrainConfig) -> int | None:
     """Return how many classes the model tells apart, if its task has labels."""
-    is_labeled = isinstance(config.data.task, (Classification, Segmentation))
-    return getattr(config.model, "num_classes", None) if is_labeled else None
+    return getattr(config.model, "num_classes", None) if config.data.task.is_labeled else None
 
 
 def _build_network(config: TrainConfig, folder: RunFolder, process: Process, recipe: str | None) -> nn.Module:
