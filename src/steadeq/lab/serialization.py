@@ -103,9 +103,9 @@ def _find_class(name: Any, base: type[T], where: str, *, recipe: str | None) -> 
     is_ours = module_name.split(".")[0] == _PACKAGE
     if not is_ours and recipe is None:
         raise InputError(
-            f"{join(where, CLASS)} is {shown(name)}, which is not part of steadeq. If you trust the file that defines it, "
-            "pass --recipe path/to/file.py:function (to train: `steadeq train path/to/file.py:function --resume`; in "
-            "Python: recipe=...)."
+            f"{join(where, CLASS)} is {shown(name)}, which is not part of steadeq. If you trust the file that defines "
+            "it, pass --recipe path/to/file.py:function (to train: `steadeq train path/to/file.py:function --resume`; "
+            "in Python: recipe=...)."
         )
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):
