@@ -215,7 +215,7 @@ MUTANTS = (
     Mutant(
         name="the optimizer is not restored",
         file="lab/train/loop.py",
-        old='self.optimizer.load_state_dict(state["optimizer"])',
+        old='self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})',
         new="pass",
         tests=(f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[plain]",),
         attacks=("kills",),
