@@ -144,6 +144,11 @@ def test_what_can_be_chosen_is_public_and_concrete():
     [
         ({"solver": {"class": "steadeq.solvers.anderson:Anderson", "memory": "six"}}, "solver.memory is 'six'"),
         ({"solver": {"max_evals": 3}}, "solver.class is missing."),
+        (
+            {"solver": {"class": ["steadeq.solvers.anderson:Anderson"]}},
+            "solver.class is ['steadeq.solvers.anderson:Anderson']; it must be a text.",
+        ),
+        ({"solver": {"class": "a:" + "b" * 10**5}}, "bbb', which is not part of steadeq"),
         ({"solver": None}, "solver is None; it must be an object."),
         ({"solver": 3}, "solver is 3; it must be an object."),
         ({"eval_solver": []}, "eval_solver is []; it must be an object."),
@@ -174,6 +179,7 @@ def test_a_wrong_field_is_refused_by_name(edit, message):
         from_dict({**to_plain(CONFIG), **edit}, TrainConfig)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"solver": ' * 5_000 + "{}" + "}" * 5_000])

@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         name="links in a run are followed",
-        file="lab/run/folder.py",
+        file="lab/files.py",
         old="if path.is_symlink():",
         new="if False:",
         tests=(f"{_FAULTS}::test_a_run_writes_through_no_link",),
@@ -215,7 +215,7 @@ MUTANTS = (
     Mutant(
         name="the optimizer is not restored",
         file="lab/train/loop.py",
-        old='self.optimizer.load_state_dict(state["optimizer"])',
+        old='self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})',
         new="pass",
         tests=(f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[plain]",),
         attacks=("kills",),
@@ -265,6 +265,20 @@ MUTANTS = (
         file="lab/train/loop.py",
         old='check_optimizer(state["optimizer"], self.optimizer)',
         new="pass",
+        tests=("tests/lab/train/test_forged_states.py",),
+    ),
+    Mutant(
+        name="an optimizer of other settings goes on",
+        file="lab/train/saved_state.py",
+        old=" or group[name] != own[name]:",
+        new=":",
+        tests=("tests/lab/train/test_forged_states.py",),
+    ),
+    Mutant(
+        name="a state says how an optimizer computes",
+        file="lab/train/loop.py",
+        old='{**state["optimizer"], "param_groups": groups}',
+        new='state["optimizer"]',
         tests=("tests/lab/train/test_forged_states.py",),
     ),
     Mutant(
@@ -389,7 +403,7 @@ MUTANTS = (
     ),
     Mutant(
         name="sentences of any length",
-        file="models/pretrained.py",
+        file="_internal/codec.py",
         old="return text if len(text) <= most else",
         new="return text if True else",
         tests=(f"{_PRETRAINED}::test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory",),

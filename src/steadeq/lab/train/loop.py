@@ -214,7 +214,9 @@ class Trainer:
         if self.average is not None and checkpoint.average is not None:
             load_weights(self.average, checkpoint.average)
         check_optimizer(state["optimizer"], self.optimizer)
-        self.optimizer.load_state_dict(state["optimizer"])
+        # Its settings are those of the config.
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.process.prepare(self.optimizer)
         self.regularizer.load_state_dict(state["regularizer"])
         check_window(state["window"])
