@@ -1,9 +1,9 @@
 """Repair a trained loop: right at its training depth only before, right at every depth after a few more steps.
 
-The block adds to its state, so that no penalty alone makes it settle: it is put into `Normalized` and tuned with one. The
-weights that are there are kept.
+The block adds to its state, so that no penalty alone makes it settle: it is put into `Normalized` and tuned with one.
+The weights that are there are kept.
 
-Run: python examples/08_repair_a_loop.py   (about half a minute on one core)
+Run: python examples/08_repair_a_loop.py   (10 seconds on one core)
 """
 
 import torch
@@ -74,7 +74,7 @@ before = examine(encoder, block, head)
 print(f"Before:\n{before}\n")
 
 block = Normalized(block, nn.GroupNorm(1, WIDTH))
-tune(encoder, block, head, num_steps=100, regularizer=JacobianRegularizer(weight=0.3, estimator="difference"))
+tune(encoder, block, head, num_steps=150, regularizer=JacobianRegularizer(weight=0.3, estimator="difference"))
 after = examine(encoder, block, head)
 print(f"After:\n{after}")
 
