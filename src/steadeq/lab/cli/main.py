@@ -28,6 +28,7 @@ COMMANDS = {
     "train": "train a recipe, with progress, logs and checkpoints; Ctrl-C and kill are safe",
     "evaluate": "measure the task metric of a run or a model against the number of evaluations",
     "diagnose": "find out whether iterating a trained cell settles and helps, with its spectrum and residuals",
+    "repair": "tune a trained cell that is right at its training depth only, into a new run",
     "generate": "write text with a language model, token by token",
     "reproduce": "reproduce a table or figure of the paper",
     "convert": "convert an official checkpoint of locuslab/deq or torchdeq",
