@@ -336,7 +336,7 @@ def test_a_recipe_that_is_named_is_imported_and_its_classes_are_found(run):
 def test_a_class_of_the_wrong_kind_is_refused_even_if_its_recipe_is_named(run):
     content = to_plain(CONFIG)
     content["model"] = {"class": class_path(Foreign)}
-    with pytest.raises(InputError, match="which is no AbstractModelConfig that is known here"):
+    with pytest.raises(InputError, match="which is not a known AbstractModelConfig"):
         from_dict(content, TrainConfig, recipe="synthetic-jr")
 
 

@@ -332,7 +332,7 @@ def test_ctrl_c_while_modules_are_imported_is_never_swallowed():
     )
     result = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
     assert result.returncode == 130
-    assert result.stderr == "steadeq: Stopped; nothing was begun.\n"
+    assert result.stderr == "steadeq: Stopped before anything was done.\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -179,6 +179,7 @@ def test_the_command_gives_the_config_back(tmp_path):
     (run,) = read(write_run(tmp_path / "a", recipe="digits", weight=0.25, seed=3))
     assert rerun_command(run) == [
         "steadeq train digits",
+        "--out runs/a",
         "--regularizer.weight 0.25",
         "--loop.num-steps 40",
         "--loop.seed 3",

@@ -96,7 +96,7 @@ def test_masks_may_be_infinite_and_running_means_may_not():
 
 def test_weights_of_another_model_are_refused_by_name():
     weights = build_model(tiny_config()).state_dict()
-    with pytest.raises(InputError, match=r"layer\.cell\.b is missing there"):
+    with pytest.raises(InputError, match=r"layer\.cell\.b is missing in the checkpoint"):
         load_weights(build_model(tiny_config()), {k: v for k, v in weights.items() if k != "layer.cell.b"})
 
 

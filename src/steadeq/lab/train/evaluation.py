@@ -142,10 +142,15 @@ class Evaluator:
         numbers = self.process.total(torch.cat([sums, scores])).tolist()
         loss, residual, evals, converged, seconds, count, num_bad, *totals = numbers
         has_solves = adapter.has_equilibrium
+        max_evals = (depth or solver.max_evals) if has_solves else 0
         if num_bad and self.process.is_main:
-            log.warning("%d samples have a state or a loss that is not finite; their scores are meaningless.", num_bad)
+            log.warning(
+                "%d samples have a state or a loss that is not finite%s; their scores are meaningless.",
+                num_bad,
+                f" after {max_evals} evaluations" if max_evals else "",
+            )
         return EvaluationRow(
-            max_evals=(depth or solver.max_evals) if has_solves else 0,
+            max_evals=max_evals,
             loss=loss / count,
             score=self.task.summarize([total / count for total in totals]),
             forward_residual=residual / count if has_solves else None,
