@@ -11,7 +11,7 @@ from steadeq.lab.cli.main import main
 from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig
 from steadeq.lab.data import PrefixSums
 from steadeq.lab.optimizers import Adam
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run import RunRecord
 from steadeq.models import LoopedConv
 from steadeq.solvers import Loop
 

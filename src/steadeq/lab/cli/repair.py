@@ -15,10 +15,10 @@ from ...jacobian import JacobianRegularizer
 from ..config import TrainConfig, WarmupConfig
 from ..errors import InputError, RunError
 from ..files import write_atomically
-from ..folder import RunFolder
-from ..loading import TrainedModel, load_trained
 from ..report import Section, iteration_panel, write_report
-from ..runs import RunDiagnosis, RunRecord
+from ..run.folder import RunFolder
+from ..run.loading import TrainedModel, load_trained
+from ..run.record import RunDiagnosis, RunRecord
 from ..serialization import differences
 from ..terminal import Work, answer, note
 from ..train import Process, Trainer
