@@ -65,7 +65,7 @@ def check_evaluation(values: dict[str, Any]) -> None:
 
 
 def _is_count(value: Any) -> bool:
-    number = value.item() if isinstance(value, Tensor) and value.dim() == 0 else value
+    number: Any = value.item() if isinstance(value, Tensor) and value.dim() == 0 else value
     return _is_number(number) and 0 <= number < math.inf
 
 
