@@ -276,7 +276,7 @@ MUTANTS = (
         tests=("tests/lab/train/test_forged_states.py",),
     ),
     Mutant(
-        name="a state says how an optimizer computes",
+        name="a state has the settings of an optimizer",
         file="lab/train/loop.py",
         old='{**state["optimizer"], "param_groups": groups}',
         new='state["optimizer"]',
