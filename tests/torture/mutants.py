@@ -76,7 +76,7 @@ class Verdict:
         return bool(self.tests or self.attacks)
 
 
-_FAULTS, _CHECKPOINT = "tests/lab/train/test_faults.py", "tests/lab/train/test_checkpoint.py"
+_FAULTS, _CHECKPOINT = "tests/lab/train/test_faults.py", "tests/lab/run/test_checkpoint.py"
 _MOVED, _RESUME = "tests/lab/train/test_moved.py", "tests/lab/train/test_resume.py"
 _EDGES, _DRIVERS, _LANGUAGE = (
     "tests/test_edges.py",
@@ -84,7 +84,7 @@ _EDGES, _DRIVERS, _LANGUAGE = (
     "tests/models/test_language_models.py",
 )
 _ROWS = f"{_EDGES}::TestRowsThatSeeEachOther"
-_IDENTITY, _ARCHIVES = "tests/lab/test_identity.py", "tests/lab/data/test_archives.py"
+_IDENTITY, _ARCHIVES = "tests/lab/run/test_identity.py", "tests/lab/data/test_archives.py"
 _PRETRAINED, _INTERRUPTION = "tests/models/test_pretrained.py", "tests/lab/train/test_interruption.py"
 
 MUTANTS = (
@@ -276,7 +276,7 @@ MUTANTS = (
         tests=("tests/lab/train/test_forged_states.py",),
     ),
     Mutant(
-        name="a state says how an optimizer computes",
+        name="a state has the settings of an optimizer",
         file="lab/train/loop.py",
         old='{**state["optimizer"], "param_groups": groups}',
         new='state["optimizer"]',
@@ -375,7 +375,7 @@ MUTANTS = (
         file="models/pretrained.py",
         old='            return f"{kind} {name}"\n',
         new="            return None\n",
-        tests=("tests/lab/test_loading.py::test_a_model_whose_weights_are_not_finite_is_refused",),
+        tests=("tests/lab/run/test_loading.py::test_a_model_whose_weights_are_not_finite_is_refused",),
         attacks=("folders",),
     ),
     Mutant(

@@ -77,7 +77,8 @@ def test_a_forged_state_is_refused_by_name(case, stopped, tmp_path, capfd):
     assert said.count("\n") == 1
 
 
-def test_how_an_optimizer_computes_is_not_taken_from_a_state(stopped, tmp_path):
+def test_the_settings_of_an_optimizer_are_not_taken_from_a_state(stopped, tmp_path):
     path = shutil.copytree(stopped, tmp_path / "run")
+    forge_state(path, lambda s: s["optimizer"]["param_groups"][0].pop("eps"))
     forge_state(path, lambda s: s["optimizer"]["param_groups"][0].update(lr="x", capturable=True, fused=[1]))
     assert main(["train", "--resume", "--out", str(path)]) == 0
