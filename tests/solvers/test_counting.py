@@ -26,9 +26,9 @@ def recompute(problem, z):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_f_is_called_as_often_as_num_evals_says_and_never_more_than_max_evals(solver, max_evals, make, compact):
     eq, f = solve(make(torch.float64, 8), solver(max_evals=max_evals, tol=1e-4), compact=compact)
-    # Where samples have left the batch of a cell for the first time, what is left of the budget pays for one look.
-    num_evals = int(eq.stats.num_evals.max())
-    assert f.calls in ((num_evals, num_evals + 1) if compact else (num_evals,))
+    # Where samples of a cell stop one after the other for the first time, what is left of the budget pays for one look.
+    num_evals, is_spread = int(eq.stats.num_evals.max()), len(eq.stats.num_evals.unique()) > 1
+    assert f.calls - num_evals in ((0, 1) if is_spread else (0,))
     assert f.calls <= max_evals
     assert eq.stats.num_evals.dtype == torch.int64
     assert (eq.stats.num_evals >= 1).all()

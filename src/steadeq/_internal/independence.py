@@ -37,6 +37,8 @@ COUPLED = (
     "tensor of the whole batch, pass that after z0 as an input."
 )
 
+MISSED = f"After samples had stopped or left the batch, f mapped the remaining samples differently. {COUPLED}"
+
 _independent: weakref.WeakSet[Any] = weakref.WeakSet()
 """Modules, codes and types of which cells are made whose samples were found to be independent."""
 
@@ -230,6 +232,4 @@ def check_residuals(
         return stats
     if bool((torch.linalg.vector_norm(evaluate() - image, dim=1) > 0.01 * change)[is_off].any()):
         return correct(stats, image, z, is_off)
-    raise ValueError(
-        f"After samples had stopped or left the batch, f mapped the remaining samples differently. {COUPLED}"
-    )
+    raise ValueError(MISSED)

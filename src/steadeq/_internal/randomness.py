@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..equilibrium import RandomnessWarning, SolveStats
-from .independence import COUPLED, are_coupled, correct, departure, modules_of
+from .independence import MISSED, are_coupled, correct, departure, modules_of
 from .linearization import Linearization
 
 
@@ -63,7 +63,7 @@ def check_steady(
     elif norms or not bool(is_off.any()):
         return stats
     elif point.layout.batch_dims and len(z) > 1 and are_coupled(point.vjp, z):
-        raise ValueError(f"Once samples had stopped or left the batch, f mapped the others otherwise. {COUPLED}")
+        raise ValueError(MISSED)
     else:
         _warn("f at the state that was found is not what it was during the solve, as if it remembered earlier calls")
     return correct(stats, image, z, is_off)
