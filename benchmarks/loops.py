@@ -47,7 +47,7 @@ from steadeq import (
 HERE = Path(__file__).parent
 NUMBERS = HERE / "results" / "loops.json"
 PAGE = HERE.parent / "docs" / "loops-of-others.md"
-NUM_ROUNDS, NUM_STEPS, WEIGHT, SEEDS = 7, 120, 0.3, (0, 1)
+NUM_ROUNDS, NUM_STEPS, WEIGHT, SEEDS = 15, 120, 0.3, (0, 1)
 NUM_CYCLES = 3
 
 
@@ -149,11 +149,10 @@ def cost_of_shapes() -> dict[str, Any]:
         model, (bits, parities) = make(), example.draw_strings(16, 32)
 
         def step(term: Term, model: Any = model, bits: Tensor = bits, parities: Tensor = parities) -> None:
-            # The same depths for all, of which some are deep.
-            for seed in range(4):
-                random.seed(seed)
-                model.zero_grad()
-                model.loss(bits, parities, term).backward()
+            # The same depths for all.
+            random.seed(1)
+            model.zero_grad()
+            model.loss(bits, parities, term).backward()
 
         found[name] = costs({kind: partial(step, term) for kind, term in penalties().items()})
         print(name, json.dumps(found[name]), flush=True)
@@ -163,16 +162,13 @@ def cost_of_shapes() -> dict[str, Any]:
         term = make(model)
 
         def run() -> None:
-            # Four steps, as some candidates have a penalty on a part of them.
             for _ in range(4):
                 model.zero_grad()
                 model.loss(bits, parities, term).backward()
 
         return run
 
-    found["candidates"] = costs({name: drawn(make) for name, make in CANDIDATES.items()})
-    for name, (whole, share) in SHARES.items():
-        found["candidates"][name]["time"] = 1 + (found["candidates"][whole]["time"] - 1) / share
+    found["candidates"] = costs({name: drawn(make) for name, make in CANDIDATES.items() if name not in SHARES})
     return found
 
 
@@ -244,8 +240,8 @@ def fill(page: str, numbers: dict[str, Any]) -> str:
     cost = numbers["cost"]
     kinds = [kind for kind in penalties() if kind != "none"]
 
-    def both(measured: dict[str, float]) -> str:
-        return f"{measured['time']:.2f}/{measured['memory']:.2f}"
+    def both(measured: dict[str, float], share: int = 1) -> str:
+        return f"{1 + (measured['time'] - 1) / share:.2f}/{measured['memory']:.2f}"
 
     rows = [[name, *(both(cost[name][kind]) for kind in kinds)] for name in example.MODELS]
     page = _between(page, "cost", _table([["time/memory", *kinds], *rows]))
@@ -261,7 +257,8 @@ def fill(page: str, numbers: dict[str, Any]) -> str:
     for name in CANDIDATES:
         runs = [value for key, value in numbers.items() if key.rpartition("/")[0] == f"effect/{name}"]
         cells = (_spread([run[column] for run in runs], form) for column, (_, form) in columns.items())
-        rows.append([name, both(cost["candidates"][name]), *cells])
+        whole, share = SHARES.get(name, (name, 1))
+        rows.append([name, both(cost["candidates"][whole], share), *cells])
     return _between(page, "candidates", _table(rows))
 
 
