@@ -226,7 +226,7 @@ def _between(page: str, mark: str, text: str) -> str:
 
 def _spread(values: list[float], form: str) -> str:
     if not values:
-        return "not measured"
+        return "-"
     low, high = (form.format(value) for value in (min(values), max(values)))
     return low if low == high else f"{form.format(mean(values))} ({low} to {high})"
 
