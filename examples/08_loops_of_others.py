@@ -196,9 +196,9 @@ class DeepThinking(Reader):
         x = self.embed(bits).mT
         with torch.no_grad():
             z = torch.zeros_like(x)
-            for _ in range(random.randint(0, 8)):
+            for _ in range(random.randint(0, 4)):
                 z = self.step(z, x)
-        for _ in range(random.randint(1, 8)):
+        for _ in range(random.randint(1, 4)):
             z = self.step(z, x)
         return self.task_loss(z.mT, parities) + regularizer(Equilibrium.at(self.step, z, x))  # steadeq
 
