@@ -67,6 +67,8 @@ def run(arguments: Sequence[str]) -> int:
     if out.resolve() == args.run.resolve():
         raise InputError(f"--out is {out}; the new run needs another folder than the old one.")
     with Process.join(args.device) as process:
+        if process.world_size > 1:
+            raise InputError("repair runs in a single process; start it without torchrun.")
         trained, before = _diagnosed(args.run, args, process)
         if (reason := _why_not(before.found)) is not None:
             print(before.found)
