@@ -279,21 +279,24 @@ def is_repaired(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bo
 
 def to_markdown(numbers: dict[str, Any]) -> str:
     """Return a table: a row for each candidate, a column for each block."""
-    seeds = sorted({int(key.rpartition("/")[2]) for key in numbers})
-    blocks = [b for b in BLOCKS if all(f"{b}/{c}/{s}" in numbers for c in ("before", *CANDIDATES) for s in seeds)]
-    rows = [["% right at 1 x, 16 x", *blocks], ["---"] * (len(blocks) + 1)]
-    for candidate in ("before", *CANDIDATES):
+    everyone = ("before", *CANDIDATES)
+    known = sorted({int(key.rpartition("/")[2]) for key in numbers})
+    seeds = {b: [s for s in known if all(f"{b}/{c}/{s}" in numbers for c in everyone)] for b in BLOCKS}
+    blocks = [block for block in BLOCKS if seeds[block]]
+    titles = [f"{block} ({len(seeds[block])} seeds)" for block in blocks]
+    rows = [["% right at 1 x, 16 x", *titles], ["---"] * (len(blocks) + 1)]
+    for candidate in everyone:
         row = [candidate]
         for block in blocks:
-            runs = [numbers[f"{block}/{candidate}/{seed}"] for seed in seeds]
-            first = [numbers[f"{block}/before/{seed}"] for seed in seeds]
+            runs = [numbers[f"{block}/{candidate}/{seed}"] for seed in seeds[block]]
+            first = [numbers[f"{block}/before/{seed}"] for seed in seeds[block]]
             text = ", ".join(_spread([run["right"][place] for run in runs]) for place in (0, 3))
             row.append(f"**{text}**" if candidate != "before" and is_repaired(first, runs) else text)
         rows.append(row)
     seconds = mean(row["seconds"] for key, row in numbers.items() if "/before/" in key)
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return (
-        f"{lines}\n\nMeans over {len(seeds)} seeds, smallest and largest where they differ; bold where the "
+        f"{lines}\n\nMeans over seeds, with the smallest and largest where they differ; bold where the "
         f"block is repaired as stated in [repair.py](repair.py). Training took {seconds:.0f} s on one core, tuning "
         "about a quarter of that."
     )

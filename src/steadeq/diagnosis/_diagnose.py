@@ -75,7 +75,7 @@ def diagnose(
         generator: Source of the Gaussian start and of probes; torch's own by default.
         batch_dims: 1 where dim 0 is a batch of independent samples, 0 where the whole state is one sample.
         pass_step: Whether f is called as f(z, *inputs, step=k), with k from 0 on, as blocks want that know their step.
-            Its spectral radius is that of its last step.
+            The spectral radius is measured at the last step.
         bits: Numbers of bits, such as (8, 6, 4), to which the weights of f are rounded, to see what becomes of the
             metric. Each takes `max_evals` evaluations; how much iterating multiplies errors takes 3 times as many.
         time_dim: Dim of state and inputs that is time, if you want to know whether later tokens change the states of
@@ -244,7 +244,7 @@ def _noise(
 
 
 def _scale(layout: Layout, start: Tensor, end: Tensor) -> Tensor:
-    """Return the scale of each entry of the state: that of its leaf at the start or, if it is larger, at the end."""
+    """Return a scale for each entry of the state: how large its leaf is at the start or, if larger, at the end."""
     pairs = zip(layout.split(start), layout.split(end), strict=True)
     sizes = [first_positive(root_mean_square(a).maximum(root_mean_square(b)).nan_to_num(0, 0, 0)) for a, b in pairs]
     return torch.cat([size.expand(-1, dim) for size, dim in zip(sizes, layout.sizes, strict=True)], dim=1)

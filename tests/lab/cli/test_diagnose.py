@@ -432,3 +432,16 @@ def test_rounded_weights_of_a_run_are_scored(folder, capfd):
     path = run_of(folder, "conv")
     assert "accuracy at 6, 40: 8 bits" in succeed(capfd, str(path), *OPTIONS, "--bits", "8", "4")
     assert [count for count, _ in read(path)["iteration"]["bits"]] == [8, 4]
+
+
+@pytest.mark.parametrize("kind", ["memory", "text"])
+def test_cells_of_language_models_are_causal(kind, folder, capfd):
+    path = run_of(folder, kind)
+    assert "causality: yes" in succeed(capfd, str(path), *OPTIONS, "--time-dim", "1")
+    assert read(path)["iteration"]["leak"] == [0.0] * 4
+
+
+def test_what_cannot_be_asked_of_a_run_is_said_in_one_line(folder, capfd):
+    path = run_of(folder, "conv")
+    assert "time_dim is 7" in refuse(capfd, str(path), *OPTIONS, "--time-dim", "7")
+    assert "bits" in refuse(capfd, str(path), *OPTIONS, "--bits", "1")

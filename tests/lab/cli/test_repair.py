@@ -76,7 +76,7 @@ def test_what_is_not_repaired_is_said_and_the_old_run_is_untouched(tmp_path, cap
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--out", "run"), "must be another folder"),
+        (("--out", "run"), "needs another folder"),
         (("--weight", "0"), "weight"),
         (("--num-steps", "0"), "num_steps"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -56,6 +56,8 @@ class Arguments:
     """Relative residual at which a sample of a solve is finished; by default the run's."""
     bits: tuple[int, ...] = ()
     """Numbers of bits to which the cell's weights are rounded, such as 8 6 4, to see what becomes of the metric."""
+    time_dim: int | None = None
+    """Dim of the state that is time (1 for texts), to see whether later tokens change earlier states."""
     details: bool = False
     """Print all that was found, with its spread over the samples."""
     max_products: int = 80
@@ -68,7 +70,7 @@ class Arguments:
     """Device to compute on: auto, cpu, cuda ..."""
 
     def __post_init__(self) -> None:
-        for name, least in (("num_samples", 1), ("max_evals", 16), ("max_products", 2)):
+        for name, least in (("num_samples", 1), ("max_evals", 16), ("max_products", 2), ("time_dim", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
@@ -130,6 +132,7 @@ def _run_file(args: Arguments) -> int:
         if field.name in of_runs and getattr(args, field.name) != field.default:
             raise InputError(f"--{field.name.replace('_', '-')} is for runs; {args.run} is a function.")
     subject = call_function(str(args.run), Subject)
+    subject = subject if args.time_dim is None else replace(subject, time_dim=args.time_dim)
     max_evals = max(256, 4 * (subject.training_depth or 0)) if args.max_evals is None else args.max_evals
     with Work(f"Diagnosing {args.run}", 1) as work:
         try:
@@ -178,6 +181,7 @@ def measure(trained: TrainedModel, args: Arguments, device: torch.device, work: 
             training_depth=depth,
             max_products=args.max_products,
             bits=args.bits,
+            time_dim=args.time_dim,
         )
         work.advance(3)
         return _summarize(trained, eq, solver, found, args, work)
@@ -208,6 +212,7 @@ def _iterate(
     training_depth: int,
     max_products: int,
     bits: tuple[int, ...],
+    time_dim: int | None,
 ) -> Diagnosis:
     """Return what becomes of the states that are iterated, from the start that the model has."""
     model, task = trained.model, trained.config.data.task
@@ -224,19 +229,23 @@ def _iterate(
 
         metric = score
 
-    return diagnose(
-        eq.f,
-        z0,
-        *eq.inputs,
-        max_evals=max_evals,
-        training_depth=training_depth,
-        metric=metric,
-        metric_name=task.metric,
-        higher_is_better=task.higher_is_better,
-        max_products=max_products,
-        generator=torch.Generator().manual_seed(0),
-        bits=bits,
-    )
+    try:
+        return diagnose(
+            eq.f,
+            z0,
+            *eq.inputs,
+            max_evals=max_evals,
+            training_depth=training_depth,
+            metric=metric,
+            metric_name=task.metric,
+            higher_is_better=task.higher_is_better,
+            max_products=max_products,
+            generator=torch.Generator().manual_seed(0),
+            bits=bits,
+            time_dim=time_dim,
+        )
+    except ValueError as error:
+        raise InputError(f"{trained.path} cannot be diagnosed so: {error}") from error
 
 
 def _summarize(
