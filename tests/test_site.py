@@ -62,6 +62,15 @@ def test_every_parameter_of_a_public_name_is_explained(path):
     assert set(inspect.signature(resolve(path)).parameters) <= explained(resolve(path))
 
 
+def test_every_page_is_in_the_navigation():
+    docs = ROOT / "docs"
+    pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
+    pages |= {f"gallery/{path.stem}.md" for path in docs.glob("gallery/*.ipynb")}
+    pages |= set(re.findall(r'": "([\w-]+\.md)"', (docs / "site" / "build.py").read_text(encoding="utf-8")))
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:\n")[1]
+    assert sorted(re.findall(r"[\w/-]+\.md", navigation)) == sorted(pages)
+
+
 @pytest.fixture(scope="module")
 def site():
     pytest.importorskip("zensical", reason="needs the extra docs: make docs")
