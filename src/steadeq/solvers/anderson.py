@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._internal.validation import check_count, check_step_length
-from ._window import Slot, combine, forget, go_back, new_window, only, solve_gram
+from ._window import History, Slot, combine, only, solve_gram
 from .base import AbstractSolver, Evaluation
-
-
-class AndersonState(NamedTuple):
-    """What Anderson remembers."""
-
-    fz: Tensor
-    """Image of the last evaluation."""
-    g: Tensor
-    """Its residual."""
-    dg: Tensor
-    """(rows, capacity, D) differences of residuals."""
-    df: Tensor
-    """Differences of images."""
-    gram: Tensor
-    """(rows, capacity, capacity) inner products of differences of residuals."""
-    valid: Tensor | None
-    """(rows, capacity) differences that count; None for all."""
-    was_plain: Tensor | None
-    """(rows,) rows that went back to the evaluation before; None for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,43 +47,28 @@ class Anderson(AbstractSolver):
         if not 0 <= self.ridge < float("inf"):
             raise ValueError(f"ridge is {self.ridge!r}; it must be a finite number >= 0.")
 
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> AndersonState:
+    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> History:
         """Return an empty history."""
         # No more columns than the budget can fill: evaluation k brings column k - 1, and the last evaluation none. Nor
         # more than dimensions: beyond them columns are dependent, and the oldest would only blur the newest.
-        capacity = max(min(self.memory - 1, self.max_evals - 2, z.shape[1]), 0)
-        nothing = torch.zeros_like(z)
-        return AndersonState(
-            fz=nothing,
-            g=nothing,
-            dg=new_window(z, capacity, may_ask=may_ask),
-            df=new_window(z, capacity, may_ask=may_ask),
-            gram=z.new_zeros(z.shape[0], capacity, capacity),
-            valid=None if may_ask else torch.zeros(z.shape[0], capacity, dtype=torch.bool, device=z.device),
-            was_plain=None if may_ask else torch.zeros(z.shape[0], dtype=torch.bool, device=z.device),
-        )
+        return History.begin(z, min(self.memory - 1, self.max_evals - 2, z.shape[1]), may_ask=may_ask)
 
-    def step(self, state: AndersonState, at: Evaluation) -> tuple[AndersonState, Tensor]:
+    def step(self, state: History, at: Evaluation) -> tuple[History, Tensor]:
         """Return f(z) - dF w, and the history with the newest differences."""
-        fz, g, capacity = at.fz, at.g, state.gram.shape[1]
-        if at.is_first or capacity < 1:
-            return state._replace(fz=fz, g=g), fz if self.mixing == 1 else fz - (1 - self.mixing) * g
-        gram, valid, was_plain = state.gram, state.valid, None
-        if at.rejected is not None:
-            was_plain, (fz, g) = go_back(at.rejected, state.was_plain, (state.fz, fz), (state.g, g))
-            gram, valid = forget(was_plain, gram, valid)
-        slot = Slot(at, capacity)
-        dg, newest = slot.push(state.dg, g, state.g)
+        if at.is_first or state.capacity < 1:
+            return History(*at[:3], *state[3:]), at.fz if self.mixing == 1 else at.fz - (1 - self.mixing) * at.g
+        state, at = state.go_back(at)
+        fz, g, slot = at.fz, at.g, Slot(at, state.capacity)
+        dg, newest = slot.push(state.left, g, state.g)
         df, _ = slot.push(state.df, fz, state.fz)
-        valid = slot.renew(valid)
-        row = only(slot.products(dg, newest), valid)
-        gram = slot.write(gram, row, row)
-        system = slot.square(gram)
+        valid = slot.renew(state.valid)
+        row, right = only(slot.products(dg, newest), valid), slot.products(dg, g)
+        table = slot.write(state.table, row, row)
+        system = slot.square(table)
         if self.ridge:
-            system = system * (1 + self.ridge * torch.eye(slot.size, dtype=gram.dtype, device=gram.device))
-        floor = (torch.finfo(at.norm.dtype).eps * at.norm).square().unsqueeze(1)
-        weights = solve_gram(system, slot.products(dg, g), slot.index, floor, may_ask=at.may_ask)
+            system = system * (1 + self.ridge * torch.eye(slot.size, dtype=g.dtype, device=g.device))
+        weights = solve_gram(system, right, slot.index, at.norm, may_ask=at.may_ask)
         following = combine(fz, weights, slot.filled(df), scale=-1.0)
         if self.mixing != 1:
             following = following - (1 - self.mixing) * combine(g, weights, slot.filled(dg), scale=-1.0)
-        return AndersonState(fz, g, dg, df, gram, valid, was_plain), following
+        return History(at.z, fz, g, dg, df, table, right, valid, state.was_plain), following
