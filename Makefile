@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test slow torture mutants lint format integrations gallery docs release bench clean
+.PHONY: help install demo test slow torture mutants lint format integrations gallery results docs release bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ integrations: $(VENV)/.integrations-installed  ## Install the libraries that the
 
 gallery: $(VENV)/.gallery-installed  ## Run the notebooks of the gallery (up to 20 minutes); ARGS names some of them
 	OMP_NUM_THREADS=1 $(BIN)/python docs/gallery/build.py $(ARGS)
+
+results: $(VENV)/.installed  ## Judge the numbers in results/ anew, and write the pages of the results from them
+	$(BIN)/steadeq reproduce all --judge-only
+	$(BIN)/steadeq reproduce all --scale day --judge-only
 
 docs: $(VENV)/.docs-installed  ## Build the documentation site in build/site; any warning or broken link is an error
 	$(BIN)/python docs/site/build.py

@@ -65,7 +65,7 @@ def train_and_diagnose(weight):
 
 
 before, after = train_and_diagnose(weight=0.0), train_and_diagnose(weight=1.0)
-print(f"Without the penalty: {before}\n\nWith the penalty: {after}")
-assert not before.is_safe, "without the penalty, some samples should not settle"
-assert after.is_safe, "with the penalty, every sample should converge"
+print(f"Without the penalty:\n{before}\n\nWith the penalty:\n{after}")
+assert not before.settles, "without the penalty, some samples should not settle"
+assert after.settles, "with the penalty, every sample should converge"
 # before.plot().savefig("loop.png") shows residual and accuracy against the number of evaluations.

@@ -1,6 +1,8 @@
 """Just outside of the home ground: where a clean status once stood on a wrong result."""
 
+import contextlib
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -14,10 +16,14 @@ from steadeq import (
     Broyden,
     Equilibrium,
     Implicit,
+    Loop,
     NewtonKrylov,
     OneStep,
     Phantom,
     Picard,
+    RandomnessWarning,
+    ResidualRegularizer,
+    Reversible,
     Status,
     Unrolled,
     diagnose,
@@ -30,6 +36,31 @@ from steadeq import (
 )
 
 SOLVERS = [Picard, Anderson, Broyden, NewtonKrylov]
+
+
+class Mixing(nn.Module):
+    def __init__(self, matrix):
+        super().__init__()
+        self.matrix = matrix
+
+    def forward(self, z):
+        return self.matrix @ z
+
+
+class Gated(nn.Module):
+    """Independent rows, but that an element of one sees an element of another once a gate is open."""
+
+    def __init__(self, weight, row, other):
+        super().__init__()
+        self.weight, self.row, self.other, self.seen = weight, row, other, None
+        self.gate = nn.Parameter(torch.zeros((), dtype=weight.dtype))
+
+    def forward(self, z, x):
+        added = torch.zeros_like(z).index_put((torch.tensor(self.row), torch.tensor(3)), z[self.other, 5])
+        image = 0.5 * torch.tanh(z @ self.weight) + self.gate * added + x
+        if image.requires_grad:
+            image.register_hook(lambda g: self.seen(g) if self.seen else None)
+        return image
 
 
 class TestRowsThatSeeEachOther:
@@ -55,9 +86,83 @@ class TestRowsThatSeeEachOther:
     def test_the_gradient_is_refused_and_names_the_remedy(self):
         x = self.x.clone().requires_grad_()
         f = lambda z: self.ring @ torch.tanh(z @ self.weight) + x  # noqa: E731
-        eq = fixed_point(f, torch.zeros(40, 8, dtype=torch.float64), solver=self.solver, adjoint=self.adjoint)
         with pytest.raises(ValueError, match="batch_dims=0"):
-            eq.z.square().sum().backward()
+            fixed_point(f, torch.zeros_like(x), solver=self.solver, adjoint=self.adjoint).z.square().sum().backward()
+
+    @pytest.mark.parametrize("solver", [Picard, Anderson, NewtonKrylov])
+    def test_a_solve_without_gradients_or_leaving_is_refused_too(self, solver):
+        x = self.x * torch.logspace(-3, 2, 40, dtype=torch.float64)[:, None]
+        f = lambda z: self.ring @ torch.tanh(z @ self.weight) + x  # noqa: E731
+        with torch.no_grad(), pytest.raises(ValueError, match="batch_dims=0"):
+            fixed_point(f, torch.zeros(40, 8, dtype=torch.float64), solver=solver(max_evals=300, tol=1e-8))
+
+    def test_a_helper_that_solves_many_cells_has_each_of_them_looked_at(self):
+        def gradient(mixing):
+            x = self.x.clone().requires_grad_()
+            chosen = nn.Identity() if mixing is None else Mixing(mixing)
+            f = lambda z, x: chosen(torch.tanh(0.9 * z)) + x  # noqa: E731
+            eq = fixed_point(f, torch.zeros_like(x), x, solver=Loop(num_steps=4), adjoint=self.adjoint)
+            return torch.autograd.grad(eq.z.sum(), x)
+
+        gradient(None)
+        with pytest.raises(ValueError, match="batch_dims=0"):
+            gradient(self.ring)
+
+    @pytest.mark.parametrize(
+        "backward", [lambda loss, x: loss.backward(), torch.autograd.grad], ids=["backward", "grad"]
+    )
+    @pytest.mark.parametrize("seed", range(6))
+    def test_one_element_that_sees_one_other_is_found_by_the_residual_of_the_backward_solve(self, seed, backward):
+        row, other = torch.randperm(12, generator=torch.Generator().manual_seed(seed))[:2].tolist()
+        x = self.x[:12].clone().requires_grad_()
+        cell = Gated(self.weight, row, other)
+        cell.gate.data.fill_(0.8)
+        # The state is right, as each row goes on until it stands still.
+        eq = fixed_point(cell, torch.zeros(12, 8, dtype=torch.float64), x, solver=self.solver, compact=False)
+        with pytest.raises(ValueError, match="batch_dims=0"):
+            backward(eq.z.pow(3).sum(), x)
+
+    def test_rows_that_begin_to_see_each_other_are_noticed_at_no_cost(self):
+        cell = Gated(self.weight, 2, 9)
+        products = []
+
+        def gradient():
+            x = self.x[:12].clone().requires_grad_()
+            eq = fixed_point(cell, torch.zeros_like(x), x, solver=self.solver, compact=False)
+            cell.seen = products.append
+            eq.z.pow(3).sum().backward()
+            cell.seen = None
+            return eq
+
+        gradient()
+        products.clear()
+        eq = gradient()
+        # One for each that is counted, and the pass that carries the solution on.
+        assert len(products) == int(eq.backward.num_evals.max()) + 1
+        cell.gate.data.fill_(0.8)
+        with pytest.raises(ValueError, match=r"residual, recomputed with one product.*batch_dims=0"):
+            gradient()
+
+    def test_rows_that_see_each_other_only_far_from_the_first_states_are_noticed(self):
+        class Cell(nn.Module):
+            def forward(self, z, x):
+                return 0.5 * torch.tanh(z) + 0.4 * torch.relu(z.abs() - 2).mean(dim=0, keepdim=True) + x
+
+        layer, x = DEQ(Cell(), solver=self.solver, adjoint=self.adjoint), self.x[:16].clone().requires_grad_()
+        layer(0.2 * x).sum().backward()
+        with pytest.raises(ValueError, match="batch_dims=0"):
+            layer(3 * x).sum().backward()
+
+    def test_a_sample_whose_equilibrium_is_zero_is_none_of_these(self):
+        x = torch.linspace(0, 1, 10)[:, None].expand(10, 4)
+        with torch.no_grad():
+            eq = fixed_point(lambda z, x: 0.5 * torch.tanh(z) + x, torch.ones(10, 4), x, solver=Picard(max_evals=100))
+        assert eq.stats.converged.all()
+
+    def test_batch_norm_is_warned_of_where_a_function_uses_it(self):
+        norm, x = nn.BatchNorm1d(8).double(), self.x.clone().requires_grad_()
+        with pytest.warns(RandomnessWarning, match="BatchNorm1d"):
+            fixed_point(lambda z, x: torch.tanh(norm(0.5 * z) + x), torch.zeros_like(x), x, solver=self.solver)
 
     def test_leaving_the_batch_is_noticed(self):
         x = torch.randn(40, 8) * torch.logspace(-3, 2, 40)[:, None]
@@ -206,6 +311,16 @@ class TestSizes:
         torch.testing.assert_close(other.z.double() / 2.0 ** round(np.log2(size)), one.z.double(), rtol=2e-2, atol=2e-2)
         assert torch.equal(one.stats.num_evals, other.stats.num_evals)
 
+    @pytest.mark.parametrize("adjoint", [Implicit(), Implicit(Anderson()), Phantom()], ids=repr)
+    @pytest.mark.parametrize("size", [1e-30, 1e30])
+    def test_so_are_gradients(self, size, adjoint):
+        gradients = []
+        for scale in (1.0, 2.0 ** round(np.log2(size))):
+            x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).requires_grad_()
+            z = fixed_point(lambda z, x: z @ self.matrix + x, torch.zeros(4, 6), x, adjoint=adjoint).z
+            gradients.append(torch.autograd.grad(scale * z.sum(), x)[0] / scale)
+        torch.testing.assert_close(*gradients)
+
     def test_diagnosis_goes_on_where_squares_overflow(self):
         found = diagnose(lambda z: 10 * z, torch.ones(1, 2), max_evals=64, metric=lambda z: z.isfinite().all().float())
         assert found.metric[20] == 1
@@ -233,7 +348,9 @@ class TestStateWrittenOver:
 
     @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
     @pytest.mark.parametrize("solver", [Picard(damping=0.5), Anderson(mixing=0.7), Anderson(), Broyden()], ids=repr)
-    @pytest.mark.parametrize(("how", "begin"), [("copy", 1), ("copy", 2), ("aside", 1), ("aside", 3), ("numpy", 1)])
+    @pytest.mark.parametrize(
+        ("how", "begin"), [("copy", 1), ("copy", 2), ("aside", 1), ("aside", 3), ("numpy", 1), ("numpy", 2)]
+    )
     def test_is_refused(self, how, begin, solver, mode):
         with mode(), pytest.raises(ValueError, match=r"in place|wrote its result"):
             fixed_point(self.writing(how, begin), torch.zeros(4, 3), torch.randn(4, 3), solver=solver)
@@ -247,9 +364,58 @@ class TestStateWrittenOver:
         assert torch.equal(*results)
 
 
+class TestNotTheSameEachTime:
+    @pytest.mark.parametrize("has_gradients", [True, False])
+    def test_a_map_that_remembers_is_not_said_to_have_converged(self, has_gradients):
+        class Counting(nn.Module):
+            number = 0
+
+            def forward(self, z, x):
+                self.number += 1
+                return 0.5 * torch.tanh(z) + x + 3e-3 * self.number * (x > 1)
+
+        cell, x = Counting(), torch.linspace(0.5, 3, 6).expand(4, 6).contiguous() * torch.logspace(-2, 0, 4)[:, None]
+        with contextlib.ExitStack() as contexts:
+            contexts.enter_context(torch.set_grad_enabled(has_gradients))
+            if has_gradients:
+                contexts.enter_context(pytest.warns(RandomnessWarning, match="random|remembered"))
+            eq = fixed_point(cell, torch.zeros(4, 6), x.requires_grad_(has_gradients), solver=Picard(tol=4e-3))
+        number, cell.number = cell.number, cell.number - 1
+        residual = (cell(eq.z, x) - eq.z).norm(dim=1) / cell(eq.z, x).norm(dim=1)
+        assert number > 2
+        assert not (eq.stats.converged & (residual > 3 * 4e-3)).any()
+
+
+class TestNoGraph:
+    @torch.no_grad()
+    def f(self, z, x):
+        return torch.tanh(0.5 * z + x)
+
+    @pytest.mark.parametrize("penalty", [functools.partial(jacobian_penalty, estimator="difference"), residual_penalty])
+    def test_a_penalty_that_could_have_no_gradient_is_refused(self, penalty):
+        with pytest.raises(RuntimeError, match="graph between z and f"):
+            penalty(Equilibrium.at(self.f, torch.ones(3, 4), torch.randn(3, 4)))
+        with torch.no_grad():
+            assert penalty(Equilibrium.at(self.f, torch.ones(3, 4), torch.randn(3, 4))) > 0
+
+    def test_a_term_that_is_skipped_has_the_dtype_of_one_that_is_not(self):
+        eq = Equilibrium.at(torch.cos, torch.ones(3, 4, dtype=torch.bfloat16))
+        terms = [ResidualRegularizer(weight=1, probability=p)(eq, step=0) for p in (0, 1)]
+        assert terms[0].dtype == terms[1].dtype == torch.float32
+
+
 class TestOneBadSample:
-    @pytest.mark.parametrize("adjoint", [Implicit(), OneStep(), Phantom(), Unrolled(), Unrolled(last=2)], ids=repr)
-    @pytest.mark.parametrize("solver", [Picard(max_evals=40), Anderson(), Broyden()], ids=repr)
+    @pytest.mark.parametrize(
+        ("solver", "adjoint"),
+        [
+            *itertools.product(
+                [Picard(max_evals=40), Anderson(), Broyden()],
+                [Implicit(), OneStep(), Phantom(), Unrolled(), Unrolled(last=2)],
+            ),
+            (Picard(damping=0.5), Reversible()),
+        ],
+        ids=repr,
+    )
     def test_it_costs_its_neighbors_no_gradient(self, solver, adjoint):
         cell, x = nn.Linear(4, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
         bad = x.clone()

@@ -76,7 +76,7 @@ def test_one_that_converged_is_returned_and_one_that_failed_raises():
 
 
 def test_whether_a_given_state_failed_is_not_known():
-    with pytest.raises(ValueError, match=r"Equilibrium\.at.*no solve that could have failed\.$"):
+    with pytest.raises(ValueError, match=r"Equilibrium\.at.*no status to check\.$"):
         Equilibrium.at(torch.cos, torch.zeros(2, 3)).raise_if_failed()
 
 
@@ -202,7 +202,7 @@ def test_a_module_without_room_for_the_inputs_is_refused_in_a_sentence():
     x = torch.ones(2, 3)
     for cell in (nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh())):
         with pytest.raises(
-            TypeError, match=r"takes 1 argument, and is called with the state and 1 input\. The map needs"
+            TypeError, match=r"takes 1 argument, but is called with the state and 1 input\. The map needs"
         ):
             DEQ(cell)(x)
     fixed_point(nn.Linear(3, 3), 0 * x)  # without inputs it is a map like any other
@@ -224,3 +224,15 @@ def test_a_class_instead_of_a_cell_is_refused():
 def test_options_without_a_name_or_with_a_wrong_one_are_told_in_a_sentence(make, message):
     with pytest.raises(TypeError, match=message):
         make()
+
+
+def test_a_block_that_takes_and_returns_more_than_the_state_is_called_as_one_says():
+    weight, mask = torch.randn(4, 4, requires_grad=True), torch.tensor([1.0, 1.0, 0.0, 1.0])
+
+    def block(z, x, mask):
+        return torch.tanh(z @ weight + x) * mask, z.norm(), None
+
+    z, x = torch.randn(2, 3, 4)
+    whole = Equilibrium.at(block, z, x, evaluate=lambda block, z, x: block(z, x, mask)[0])
+    plain = Equilibrium.at(lambda z, x: block(z, x, mask)[0], z, x)
+    assert steadeq.residual_penalty(whole) == steadeq.residual_penalty(plain)

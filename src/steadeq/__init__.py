@@ -1,9 +1,9 @@
 """steadeq: deep equilibrium models that stay stable.
 
-Three nouns, each an argument: a map f(z, *inputs) -> z, a solver that finds its fixed point, and an adjoint that
-differentiates it. One verb joins them, `fixed_point`, and returns an `Equilibrium`; `DEQ` is the same as a module.
-`jacobian_penalty` and `JacobianRegularizer` keep the map stable while it is trained; `frobenius_norm`, `operator_norm`
-and `spectral_radius` tell how stable it is. All of them take an equilibrium.
+`fixed_point` takes a map f(z, *inputs) -> z, a solver that finds its fixed point, and an adjoint that differentiates
+it. It returns an `Equilibrium`. `DEQ` does the same as a module. `jacobian_penalty` and `JacobianRegularizer` keep the
+map stable during training; `frobenius_norm`, `operator_norm` and `spectral_radius` measure how stable it is. All of
+them take an equilibrium.
 """
 
 # Nothing is imported here, not even `typing`: the command begins with this file, and Ctrl-C before it has come to its

@@ -1,4 +1,4 @@
-"""The one verb: solve a map to its fixed point."""
+"""The function `fixed_point`, which solves a map to its fixed point."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.profiler import record_function
 
 from ._internal.autocast import state_layout, under_autocast, without_autocast
 from ._internal.cached import cached_parameters
+from ._internal.independence import ties_samples
 from ._internal.masks import HeldMasks, MaskedMap, Rows, hold_masks, owner_of, without_empty
 from ._internal.parameters import Parameters
 from ._internal.snapshots import Snapshots
@@ -47,25 +48,26 @@ def fixed_point(
     Args:
         f: The map; returns a state structured like its first argument.
         z0: State to start from: a floating-point tensor, or a nested tuple, list or dict of them; dim 0 is the batch.
-        *inputs: What f takes after the state, batched along dim 0: tensors, or nested tuples, lists, dicts and
-            dataclasses of them. What the samples share belongs in a closure or in the module that f is.
+        *inputs: Further arguments of f, batched along dim 0: tensors, or nested tuples, lists, dicts and dataclasses of
+            them. Tensors that the samples share belong in a closure, or in f if it is a module.
         solver: How to find the fixed point.
         adjoint: How to differentiate it. If gradients are on, f is evaluated once more, at the state that was found,
             to attach the graph; the state itself is the same with and without gradients.
-        compact: Whether finished samples leave the batch that f sees, so that work falls with them. By default they do
-            if there are inputs to tell that samples are not tied to f otherwise, and at least 8 samples.
-        f_solve: A faster version of f with the same images, such as `torch.compile(f)`, for evaluations of which no
-            gradient is taken.
-        states_at: Numbers of evaluations whose images are kept as `eq.states`, for losses on the way to the
-            equilibrium (correction losses). Each has the gradient of that one evaluation, which is made once more if
-            gradients are on, or with `Unrolled` the gradient of all up to it. A sample whose solve is over by then
-            stands at its equilibrium, as in `eq.z`.
-        compile: Compile with `torch.compile`: a few steps of the solve at a time, which serve every budget and
-            tolerance. A string is the mode of `torch.compile`, such as "reduce-overhead" for CUDA graphs. Code is kept
-            for the last maps that were compiled: pass the same f each time, not a new lambda.
-        batch_dims: 1 where dim 0 of the state is a batch of samples that do not see each other. 0 where the whole
-            state is one sample, such as the nodes of a graph, a field, or time steps along dim 0: tensors of the state
-            may then have any shape, inputs are not batched, and stats have shape (1,).
+        compact: Whether finished samples leave the batch, so that f is evaluated on fewer rows. By default they do if f
+            has inputs and the batch has at least 8 samples: without inputs, f may close over tensors of the whole
+            batch.
+        f_solve: A faster version of f with the same results, such as `torch.compile(f)`, for evaluations without
+            gradients.
+        states_at: Numbers of evaluations whose results are kept as `eq.states`, for losses on intermediate states
+            (correction losses). Each state has the gradient of its one evaluation, which is repeated if gradients are
+            on; with `Unrolled`, it has the gradient of all evaluations up to it. For a sample that has finished by
+            then, the state is its equilibrium, as in `eq.z`.
+        compile: Whether to compile the solve with `torch.compile`, a few steps at a time; the code serves every budget
+            and tolerance. A string is the mode of `torch.compile`, such as "reduce-overhead" for CUDA graphs. The code
+            of the last few maps is cached: pass the same f each time, not a new lambda.
+        batch_dims: 1 if dim 0 of the state is a batch of independent samples. 0 if the whole state is one sample, such
+            as the nodes of a graph, a field, or time steps along dim 0; the tensors of the state may then have any
+            shape, inputs are not batched, and stats have shape (1,).
 
     Returns:
         The equilibrium, with the best iterate seen as its state.
@@ -101,8 +103,8 @@ def fixed_point(
         return Equilibrium(without_empty(held), z, inputs, stats=stats, record=record, batch_dims=batch_dims)
     code = None if compile is False else compile if isinstance(compile, CompiledMap) else _compiled(f, compile)
     if compact is None:
-        # Each new batch size would be compiled anew.
-        is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING and code is None
+        # Each new batch size would be compiled anew, and batch norm in training mode is another map on fewer samples.
+        is_compact = bool(inputs) and layout.batch_size >= _WORTH_COMPACTING and code is None and not ties_samples(f)
     else:
         is_compact = compact
     snapshots = Snapshots(states_at, layout)
@@ -148,15 +150,15 @@ def _compiled(f: Callable[..., Any], compile: bool | str) -> CompiledMap:
 
 
 def check_methods(solver: Any, adjoint: Any) -> None:
-    """Refuse what is no solver of fixed points, or no adjoint.
+    """Check that the arguments are a fixed-point solver and an adjoint.
 
     Raises:
         TypeError: One of them is of another type.
     """
     if isinstance(solver, AbstractLinearSolver) and not isinstance(solver, AbstractSolver):
         raise TypeError(
-            f"solver is {solver!r}, which solves linear systems only, such as the one of the backward pass: "
-            f"adjoint=Implicit({type(solver).__name__}()); for the fixed point use Anderson() or NewtonKrylov()."
+            f"solver is {solver!r}, which solves linear systems only. Use it for the backward pass, as in "
+            f"adjoint=Implicit({type(solver).__name__}()), and use Anderson() or NewtonKrylov() for the fixed point."
         )
     for name, value, kind in (("solver", solver, AbstractSolver), ("adjoint", adjoint, AbstractAdjoint)):
         if not isinstance(value, kind):

@@ -20,11 +20,11 @@ class ConvergenceError(RuntimeError):
 
 
 class ConvergenceWarning(UserWarning):
-    """Issued when a solve through which gradients flow, or its backward solve, stops short of its tolerance."""
+    """Issued when a solve with gradients, or its backward solve, does not reach its tolerance."""
 
 
 class RandomnessWarning(UserWarning):
-    """Issued when f maps the same point to another image each time, so that it has no fixed point to be found."""
+    """Issued when f returns another result each time for the same state, so that it has no fixed point."""
 
 
 class Status(enum.IntEnum):
@@ -96,7 +96,7 @@ class SolveStats:
         return self.status == Status.CONVERGED
 
     def failures(self) -> str:
-        """Count the samples that fell short by their status, and say what to try; empty if there are none."""
+        """Count the samples that did not converge by status, and say what to try; empty if all converged."""
         parts = []
         for status in (Status.MAX_EVALS, Status.NON_FINITE, Status.STAGNATED, Status.DIVERGED):
             count = int((self.status == status).sum())
@@ -107,7 +107,7 @@ class SolveStats:
         return " ".join(parts) + f" Largest relative residual: {float(self.residual.max()):.1e}."
 
     def lose(self, rows: Tensor) -> SolveStats:
-        """Return the stats with the samples where a mask holds as not finite."""
+        """Return the stats with the samples of a mask marked as not finite."""
         return replace(
             self,
             residual=torch.where(rows, torch.inf, self.residual),
@@ -174,7 +174,7 @@ class BackwardRecord:
 
 
 def check_map(f: Any, num_inputs: int = 0) -> None:
-    """Refuse a map that is known not to take the state first, or so many inputs after it.
+    """Refuse a map that does not take the state first, or does not take this number of inputs.
 
     Raises:
         TypeError: f is a recurrent cell of PyTorch, which would run with state and input swapped, or a module with too
@@ -182,14 +182,14 @@ def check_map(f: Any, num_inputs: int = 0) -> None:
     """
     if getattr(type(f), "forward", None) in (nn.RNNCell.forward, nn.GRUCell.forward, nn.LSTMCell.forward):
         raise TypeError(
-            f"{type(f).__name__} takes the input first and the state second, and the map is called with the state "
-            "first, as f(z, x). Wrap it: a function `lambda z, x: cell(x, z)`, or for DEQ a module whose "
+            f"{type(f).__name__} takes the input first and the state second, but the map is called with the state "
+            "first, as f(z, x). Wrap it in a function, `lambda z, x: cell(x, z)`, or, for DEQ, in a module whose "
             "`forward(self, z, x)` returns `self.cell(x, z)`."
         )
     # A forward of the instance itself may take anything.
     if isinstance(f, nn.Module) and "forward" not in vars(f) and num_inputs >= (room := _room(type(f).forward)):
         raise TypeError(
-            f"{type(f).__name__} takes {room} argument{'s' if room != 1 else ''}, and is called with the state and "
+            f"{type(f).__name__} takes {room} argument{'s' if room != 1 else ''}, but is called with the state and "
             f"{num_inputs} input{'s' if num_inputs != 1 else ''}. The map needs a `forward(self, z, x)` with both, "
             "such as `torch.tanh(self.linear(z) + x)`."
         )
@@ -214,22 +214,22 @@ Stats_co = TypeVar("Stats_co", bound="SolveStats | None", default="SolveStats | 
 
 
 class Equilibrium(Generic[State_co, Stats_co]):
-    """A state z with z = f(z, *inputs), and all that is known about it.
+    """A state z with z = f(z, *inputs), the map, its inputs, and statistics of the solve.
 
     `fixed_point` and `DEQ.solve` return one; `Equilibrium.at` makes one from a state that was computed elsewhere.
     Penalties, regularizers and spectral estimates take one.
 
-    To type checkers it is `Equilibrium[Tensor, SolveStats]` where a tensor was solved for, `Equilibrium[Tensor, None]`
-    where one was given, and plain `Equilibrium` for any of them.
+    Its type is `Equilibrium[Tensor, SolveStats]` if a solve returned it, `Equilibrium[Tensor, None]` if
+    `Equilibrium.at` made it, and plain `Equilibrium` for both.
 
     Args:
         f: The map, called as f(z, *inputs).
         z: The state; part of the graph if gradients are on.
-        inputs: What f takes after the state.
-        stats: How the solve went, or None where nothing was solved.
+        inputs: Further arguments of f.
+        stats: How the solve went, or None if nothing was solved.
         states: States on the way to z, at the evaluations that `states_at` named.
-        record: Where backward passes leave their stats.
-        batch_dims: 1 where dim 0 of the state is a batch of independent samples, 0 where the whole state is one sample.
+        record: Where backward passes store their stats.
+        batch_dims: 1 if dim 0 of the state is a batch of independent samples, 0 if the whole state is one sample.
 
     Example:
         >>> import torch, steadeq
@@ -256,16 +256,25 @@ class Equilibrium(Generic[State_co, Stats_co]):
         self._record = BackwardRecord() if record is None else record
 
     @classmethod
-    def at(cls, f: Callable[..., Any], z: _S, *inputs: Any, batch_dims: int = 1) -> Equilibrium[_S, None]:
-        """Return the equilibrium of a state that somebody else computed, such as a looped model or another library.
+    def at(
+        cls,
+        f: Callable[..., Any],
+        z: _S,
+        *inputs: Any,
+        evaluate: Callable[..., Any] | None = None,
+        batch_dims: int = 1,
+    ) -> Equilibrium[_S, None]:
+        """Return the equilibrium of a state that was computed elsewhere, by your own loop or by another library.
 
-        Nothing is solved or checked: z may also be a state near an equilibrium, or one on the way there.
+        Nothing is solved or checked: z may also be a state near an equilibrium, or on the way to one.
 
         Args:
             f: The map, called as f(z, *inputs).
             z: The state: a tensor, or a nested tuple, list or dict of them.
-            *inputs: What f takes after the state.
-            batch_dims: 1 where dim 0 is a batch of independent samples, 0 where the whole state is one sample.
+            *inputs: Further arguments of f.
+            evaluate: How f is called, as evaluate(f, z, *inputs), if it takes or returns more than the state:
+                `lambda block, z, x: block(z, x, mask=mask)[0]`.
+            batch_dims: 1 if dim 0 is a batch of independent samples, 0 if the whole state is one sample.
 
         Example:
             >>> import torch
@@ -274,7 +283,10 @@ class Equilibrium(Generic[State_co, Stats_co]):
             >>> spectral_radius(Equilibrium.at(lambda z: z @ W.T, torch.zeros(1, 2))).value
             tensor([0.8000])
         """
-        check_map(f, len(inputs))
+        if evaluate is None:
+            check_map(f, len(inputs))
+        else:
+            f = functools.partial(evaluate, f)
         return Equilibrium(f, z, inputs, batch_dims=batch_dims)
 
     @property
@@ -286,11 +298,13 @@ class Equilibrium(Generic[State_co, Stats_co]):
         """Return the equilibrium itself if every sample converged.
 
         Raises:
-            ConvergenceError: Some sample did not; the message counts the samples by status and says what to try.
-            ValueError: The state was given and not solved for, so that nothing is known.
+            ConvergenceError: Some samples did not converge; the message counts them by status and says what to try.
+            ValueError: `Equilibrium.at` made this equilibrium, so there was no solve.
         """
         if self.stats is None:
-            raise ValueError("Equilibrium.at(...) takes a state as it is: there is no solve that could have failed.")
+            raise ValueError(
+                "This equilibrium comes from Equilibrium.at(...), which does not solve, so there is no status to check."
+            )
         failures = self.stats.failures()
         if failures:
             raise ConvergenceError(failures)

@@ -75,8 +75,11 @@ def test_nothing_is_recorded_without_grad_mode(adjoint, mode):
 def test_f_is_called_exactly_as_often_as_counted_without_grad_mode(solver, mode):
     cell, x = TanhCell(5), leaf(3, 5)
     with mode():
-        eq = run(cell, x, solver=solver)
-    assert cell.num_calls == eq.stats.num_evals.max()
+        # The first time that samples stop one after the other, one more call may tell whether they see each other.
+        num_evals = int(run(cell, x, solver=solver).stats.num_evals.max())
+        assert cell.num_calls - num_evals in (0, 1)
+        before, num_evals = cell.num_calls, int(run(cell, x, solver=solver).stats.num_evals.max())
+    assert cell.num_calls - before == num_evals
 
 
 @each_forward_solver
@@ -91,9 +94,11 @@ def test_f_is_called_once_more_under_autograd(solver):
 @each_adjoint
 def test_the_extra_call_belongs_to_every_adjoint_but_unrolling(adjoint):
     cell, x = TanhCell(5), leaf(3, 5)
+    run(cell, x, solver=BROYDEN, adjoint=adjoint)
+    before = cell.num_calls
     eq = run(cell, x, solver=BROYDEN, adjoint=adjoint)
     extra = 0 if isinstance(adjoint, Unrolled) else 1
-    assert cell.num_calls == eq.stats.num_evals.max() + extra
+    assert cell.num_calls - before == eq.stats.num_evals.max() + extra
 
 
 @each_adjoint

@@ -113,7 +113,7 @@ def test_what_rounding_makes_impossible_is_warned_of():
     cell, x = TanhCell(5), leaf(3, 5)
     solver = Picard(max_evals=60, tol=0.0, damping=0.9)
     eq = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=Reversible())
-    with pytest.warns(ConvergenceWarning, match="could not take its steps back"):
+    with pytest.warns(ConvergenceWarning, match="could not reverse its steps"):
         energy(eq.z).backward()
     assert eq.backward.residual.max() > 1e-3
     assert eq.backward.status.tolist() == [Status.STAGNATED] * 3

@@ -55,6 +55,21 @@ def test_fused_attention_is_refused_with_what_to_do(measure):
         measure(Equilibrium.at(Attention(fused=True), torch.randn(2, 2, 6, 4)))
 
 
+def test_the_remedy_works_for_attention_that_views_its_output():
+    def attention(z, merge):
+        heads = scaled_dot_product_attention(*(3 * [z.unflatten(2, (2, 4)).transpose(1, 2)]))
+        return merge(heads.transpose(1, 2), z.shape)
+
+    z = torch.randn(2, 6, 8)
+    fused = Equilibrium.at(lambda z: attention(z, torch.Tensor.view), z)
+    with pytest.raises(RuntimeError, match=r"with \.reshape in the place of any \.view of what it returns"):
+        jacobian_penalty(fused)
+    with sdpa_kernel(SDPBackend.MATH):
+        with pytest.raises(RuntimeError, match="view size is not compatible"):
+            jacobian_penalty(fused)
+        assert jacobian_penalty(Equilibrium.at(lambda z: attention(z, torch.Tensor.reshape), z)).item() > 0
+
+
 def test_a_function_that_can_be_differentiated_once_is_refused():
     with pytest.raises(RuntimeError, match=r"no second derivative.*torch\.autograd\.Function"):
         operator_norm(Equilibrium.at(Once.apply, torch.randn(3, 4)))

@@ -125,8 +125,8 @@ def test_files_say_what_they_are_and_not_where_they_were_made(tmp_path):
     [
         (Anderson(max_evals=6, tol=1e-3), None, "cannot stop early"),
         (NewtonKrylov(max_evals=6, tol=0), None, "NewtonKrylov cannot be exported"),
-        (None, None, "say how many evaluations"),
-        (Picard(max_evals=6, tol=0, damping=0.5), Reversible(), r"Reversible\(\) iterates in a way of its own"),
+        (None, None, "the number of evaluations per solve is needed"),
+        (Picard(max_evals=6, tol=0, damping=0.5), Reversible(), r"Reversible\(\) iterates differently"),
     ],
 )
 def test_what_has_no_fixed_budget_is_refused(solver, adjoint, message):

@@ -210,7 +210,7 @@ class TestRefusedStarts:
     def test_no_tensors(self, z0):
         with pytest.raises(ValueError, match="z0 has no tensors") as error:
             Layout(z0)
-        assert_one_sentence(error, describe(z0), "tuple, list or dict")
+        assert_one_sentence(error, describe(z0), "tuple, list, dict or dataclass")
 
     @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
     def test_tensors_that_are_not_floating_point(self, dtype):
@@ -486,9 +486,37 @@ def test_a_second_derivative_reaches_through_a_dataclass():
     torch.testing.assert_close(curvature(lambda x: Context(x, 1.0), lambda c: c.x), curvature(torch.sin, torch.asin))
 
 
-def test_a_dataclass_is_no_state():
-    with pytest.raises(TypeError, match="z0 holds a dataclass; pass a tensor or a nested tuple, list or dict"):
+@dataclasses.dataclass(frozen=True)
+class Carry:
+    high: torch.Tensor
+    low: torch.Tensor
+
+
+def test_a_dataclass_is_a_state_as_a_tuple_is():
+    x = torch.randn(3, 4, requires_grad=True)
+
+    def cycle(high, low):
+        low = torch.tanh(0.3 * low + 0.2 * high + x)
+        return torch.cos(0.5 * high + 0.1 * low), low
+
+    zeros = torch.zeros(3, 4), torch.zeros(3, 4)
+    found = fixed_point(lambda z: Carry(*cycle(z.high, z.low)), Carry(*zeros)).z
+    expected = fixed_point(lambda z: cycle(*z), zeros).z
+    assert isinstance(found, Carry)
+    assert torch.equal(found.high, expected[0])
+    assert torch.equal(found.low, expected[1])
+    gradients = [torch.autograd.grad(high.sum() + low.sum(), x)[0] for high, low in ((found.high, found.low), expected)]
+    assert torch.equal(*gradients)
+
+
+def test_a_dataclass_as_a_state_holds_tensors_alone_and_f_returns_one_of_its_class():
+    with pytest.raises(TypeError, match="z0 holds a leaf of type float; every leaf must be a floating-point tensor"):
         Layout((torch.zeros(2, 3), Context(torch.zeros(2, 3), 1.0)))
+    carry = Carry(torch.zeros(2, 3), torch.zeros(2, 3))
+    with pytest.raises(
+        ValueError, match=r"f returned \(tensor, tensor\) where the state is Carry\(high=tensor, low=tensor\)"
+    ):
+        fixed_point(lambda z: (z.high, z.low), carry)
 
 
 @pytest.mark.parametrize("kind", [dict, OrderedDict])

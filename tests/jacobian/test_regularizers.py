@@ -3,6 +3,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 
 from steadeq import (
     DEQ,
@@ -14,6 +15,7 @@ from steadeq import (
     JacobianRegularizer,
     Linear,
     OperatorNormRegularizer,
+    ResidualRegularizer,
     StopAfter,
     jacobian_penalty,
     operator_norm,
@@ -525,3 +527,44 @@ class TestClosedLoopThatStops:
         regularizer.observe(residual=0.3)
         other.load_state_dict(regularizer.state_dict())
         assert other.gamma(0) == regularizer.gamma(0) != 1
+
+
+class TestSteps:
+    def cell(self):
+        return Equilibrium.at(nn.Linear(3, 3), torch.zeros(2, 3))
+
+    def test_a_regularizer_that_is_not_told_the_step_counts_its_calls(self):
+        told, untold = (JacobianRegularizer(weight=1.0, probability=0.5, seed=3) for _ in range(2))
+        eq = self.cell()
+        steps = [[bool(told(eq, step=step) > 0) for step in range(20)], [bool(untold(eq) > 0) for _ in range(20)]]
+        assert steps[0] == steps[1]
+        assert untold.state_dict()["next_step"] == 20
+
+    def test_the_count_is_part_of_a_checkpoint_and_follows_a_step_that_is_told(self):
+        first, second = (JacobianRegularizer(weight=1.0, schedule=Linear(end=0.0, num_steps=10)) for _ in range(2))
+        eq = self.cell()
+        first(eq, step=7)
+        second.load_state_dict(first.state_dict())
+        expected = first(eq, step=8, generator=torch.Generator().manual_seed(0))
+        assert second(eq, generator=torch.Generator().manual_seed(0)) == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("bfloat16", "float32"), ("float32", "float32"), ("float64", "float64")]
+)
+def test_the_term_has_one_dtype_whether_it_is_applied_or_not(dtype, expected):
+    cell = nn.Linear(3, 3).to(getattr(torch, dtype))
+    eq = Equilibrium.at(cell, torch.ones(2, 3, dtype=getattr(torch, dtype)))
+    terms = [JacobianRegularizer(weight=1.0, probability=p, estimator="difference")(eq) for p in (0.0, 1.0)]
+    assert [term.dtype for term in terms] == 2 * [getattr(torch, expected)]
+
+
+@pytest.mark.parametrize(
+    "regularizer", [JacobianRegularizer(weight=1.0, estimator="difference"), ResidualRegularizer(weight=1.0)]
+)
+def test_a_term_without_a_gradient_is_refused(regularizer):
+    cell = nn.Linear(3, 3)
+    with pytest.raises(RuntimeError, match=r"^The graph between z and f\(z\) is cut.*torch\.no_grad"):
+        regularizer(Equilibrium.at(torch.no_grad()(cell), torch.ones(2, 3)))
+    with torch.no_grad():
+        regularizer(Equilibrium.at(cell, torch.ones(2, 3)))

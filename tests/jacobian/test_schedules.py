@@ -88,8 +88,8 @@ def test_a_run_fills_in_the_lengths_that_depend_on_it(schedule, filled_in):
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (Linear(end=2.0), r"^num_steps is None; .*how long the ramp is\.$"),
-        (StopAfter(epoch=3), r"^step is None; .*at which step the penalty stops\.$"),
+        (Linear(end=2.0), r"^num_steps is None; .*the length of the ramp\.$"),
+        (StopAfter(epoch=3), r"^step is None; .*the step at which the penalty stops\.$"),
         (StopAfter(step=3, schedule=Linear(end=2.0)), r"^num_steps is None"),
     ],
 )

@@ -50,7 +50,7 @@ def test_a_run_that_names_a_place_on_the_machine_is_refused(place, run, tmp_path
     config = json.loads((run / "config.json").read_text())
     config["loop"]["init_from"] = place
     (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="a place on this machine"):
+    with pytest.raises(InputError, match="a path on this machine"):
         archive_run(run, tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
 

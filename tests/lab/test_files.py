@@ -60,11 +60,11 @@ def test_a_pipe_that_somebody_reads_is_written_to(length, tmp_path):
 
 def test_nobody_waits_for_the_reader_of_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="nobody reads from it"):
+    with pytest.raises(OSError, match="no process reads from it"):
         write_atomically(tmp_path / "pipe", "text")
     assert (tmp_path / "pipe").is_fifo()
     (tmp_path / "link").symlink_to("pipe")
-    with pytest.raises(OSError, match="nobody reads from it"):
+    with pytest.raises(OSError, match="no process reads from it"):
         write_atomically(tmp_path / "link", "text")
 
 

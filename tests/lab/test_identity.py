@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from lab.train.runs import Crash, tiny_config, train_until
 
+from steadeq._internal.codec import to_plain
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError
 from steadeq.lab.folder import RunFolder
 from steadeq.lab.identity import Identity, _flatten
-from steadeq.lab.serialization import to_dict
 from steadeq.lab.train import Process, Trainer
 
 OPTIONS = (
@@ -146,7 +146,7 @@ def test_a_trainer_with_another_config_does_not_go_on(tmp_path):
 
 def test_a_field_that_is_younger_than_the_run_has_its_default(tmp_path):
     config = tiny_config()
-    identity = Identity(config=_flatten(to_dict(config)), data={}, vocabulary=None)
+    identity = Identity(config=_flatten(to_plain(config)), data={}, vocabulary=None)
     # As written by a version that did not have these fields.
     for name in ("solver.causal", "loop.stop_diverged"):
         del identity.config[name]

@@ -44,7 +44,7 @@ def test_a_run_whose_weights_are_not_finite_is_refused_in_python_too(bad, run):
     before = spoil(run, "average.safetensors", bad)
     try:
         for load in (steadeq.load_model, load_trained):
-            with pytest.raises(RunError, match=r"its weight layer\.cell\.b is not finite; train it anew"):
+            with pytest.raises(RunError, match=r"its weight layer\.cell\.b is not finite; train the model again"):
                 load(run)
     finally:
         for path, content in before.items():
@@ -104,5 +104,7 @@ def test_weights_of_another_model_are_refused_by_name():
 def test_weights_of_another_dtype_are_refused_rather_than_cast(dtype):
     weights = build_model(tiny_config()).state_dict()
     name = str(dtype).removeprefix("torch.")
-    with pytest.raises(InputError, match=rf"layer\.cell\.b is \(\d+,\) of {name} there and \(\d+,\) of float32 here"):
+    with pytest.raises(
+        InputError, match=rf"layer\.cell\.b is \(\d+,\) of {name} in the checkpoint and \(\d+,\) of float32"
+    ):
         load_weights(build_model(tiny_config()), weights | {"layer.cell.b": weights["layer.cell.b"].to(dtype)})

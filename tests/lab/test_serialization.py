@@ -27,20 +27,19 @@ from steadeq import (
     StopAfter,
     Unrolled,
 )
+from steadeq._internal.codec import class_path, to_plain
 from steadeq.lab import recipes
 from steadeq.lab.cli.main import main
 from steadeq.lab.config import TrainConfig
 from steadeq.lab.errors import InputError
 from steadeq.lab.optimizers import SGD, Adam, AdamW
 from steadeq.lab.serialization import (
-    class_path,
     config_from_json,
     config_to_json,
     differences,
     flatten,
     from_dict,
     subclasses,
-    to_dict,
 )
 from steadeq.models import ResNet
 from steadeq.solvers import AbstractLinearSolver
@@ -59,9 +58,9 @@ def through_json(config):
 def test_every_recipe_survives(name):
     config = recipes.get(name).build()
     assert through_json(config) == config
-    assert from_dict(to_dict(config), TrainConfig) == config
+    assert from_dict(to_plain(config), TrainConfig) == config
     # What is written is plain JSON.
-    assert json.loads(config_to_json(config), parse_constant=pytest.fail) == to_dict(config)
+    assert json.loads(config_to_json(config), parse_constant=pytest.fail) == to_plain(config)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def test_an_infinity_is_text_as_json_has_none():
 
 
 def test_classes_are_named_where_others_could_stand():
-    content = to_dict(CONFIG)
+    content = to_plain(CONFIG)
     assert content["solver"]["class"] == "steadeq.solvers.anderson:Anderson"
     assert content["model"]["class"] == "steadeq.models.toy:ToyDEQ.Config"
     assert content["adjoint"]["solver"]["class"] == "steadeq.solvers.gmres:GMRES"
@@ -114,7 +113,7 @@ def test_classes_are_named_where_others_could_stand():
 
 
 def test_fields_that_a_file_leaves_out_have_their_defaults():
-    content = {name: value for name, value in to_dict(CONFIG).items() if name in ("model", "data")}
+    content = {name: value for name, value in to_plain(CONFIG).items() if name in ("model", "data")}
     config = from_dict(content, TrainConfig)
     assert config == type(config)(model=CONFIG.model, data=CONFIG.data)
 
@@ -172,7 +171,7 @@ def test_what_can_be_chosen_is_public_and_concrete():
 )
 def test_a_wrong_field_is_refused_by_name(edit, message):
     with pytest.raises(InputError) as error:
-        from_dict({**to_dict(CONFIG), **edit}, TrainConfig)
+        from_dict({**to_plain(CONFIG), **edit}, TrainConfig)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -184,7 +183,7 @@ def test_a_config_that_is_nested_without_end_is_refused(text):
 
 
 def test_a_schedule_that_is_nested_without_end_is_refused():
-    content = to_dict(CONFIG)
+    content = to_plain(CONFIG)
     content["regularizer"]["schedule"] = "here"
     opening = '{"class": "steadeq.jacobian.schedules:StopAfter", "step": 1, "schedule": '
     inner = '{"class": "steadeq.jacobian.schedules:Constant"}'
@@ -263,7 +262,7 @@ def refuse(capfd, run: Path, *arguments: str) -> str:
 
 
 def write(run: Path, section: str, name) -> None:
-    content = to_dict(CONFIG)
+    content = to_plain(CONFIG)
     content[section] = {"class": name}
     (run / "config.json").write_text(json.dumps(content))
 
@@ -286,7 +285,7 @@ def test_it_is_refused_in_every_section(name, section, run, capfd):
 
 
 def test_it_is_refused_inside_of_a_section(run, capfd):
-    content = to_dict(CONFIG)
+    content = to_plain(CONFIG)
     content["adjoint"]["solver"]["class"] = "subprocess:Popen"
     (run / "config.json").write_text(json.dumps(content))
     assert "adjoint.solver.class is 'subprocess:Popen'" in refuse(capfd, run, "evaluate", "run")
@@ -329,7 +328,7 @@ def test_a_recipe_that_is_named_is_imported_and_its_classes_are_found(run):
 
 
 def test_a_class_of_the_wrong_kind_is_refused_even_if_its_recipe_is_named(run):
-    content = to_dict(CONFIG)
+    content = to_plain(CONFIG)
     content["model"] = {"class": class_path(Foreign)}
     with pytest.raises(InputError, match="which is no AbstractModelConfig that is known here"):
         from_dict(content, TrainConfig, recipe="synthetic-jr")

@@ -233,7 +233,7 @@ def test_configs_cannot_be_changed_and_copies_of_models_keep_them():
 
 @pytest.mark.parametrize("model", [ToyDEQ, ConvDEQ, MDEQClassifier, ResNet])
 def test_unknown_fields_and_configs_of_others_are_refused(model):
-    with pytest.raises(TypeError, match=rf"^chanels is no field of {model.__name__}\.Config"):
+    with pytest.raises(TypeError, match=rf"^chanels is not a field of {model.__name__}\.Config"):
         model(chanels=3)
     with pytest.raises(TypeError, match=rf"it must be a {model.__name__}\.Config"):
         model(Outsider.Config())

@@ -186,7 +186,7 @@ def test_a_string_and_a_grid_of_one_row_have_axes_of_their_own():
     x = sample("grid")
     assert model(x).shape == (3, 5, 3, 4)
     assert model(x.flatten(1)).shape == (3, 5, 12)
-    with pytest.raises(ValueError, match=r"^A head has 2 features, and a grid of 2 axes"):
+    with pytest.raises(ValueError, match=r"^A head has 2 features, but a grid of 2 axes"):
         make("grid", num_heads=8)(x)
 
 

@@ -352,14 +352,14 @@ def test_fields_that_contradict_the_weights_are_refused():
         ValueError, match=r"downsample.DS3.weight is missing; .*downsample.DS3-BN.running_var is missing"
     ):
         from_official(official, num_downsamplings=3)
-    with pytest.raises(TypeError, match=r"group is no field of MDEQClassifier.Config. Did you mean 'groups'"):
+    with pytest.raises(TypeError, match=r"group is not a field of MDEQClassifier.Config. Did you mean 'groups'"):
         from_official(official, group=4)
     with pytest.raises(ValueError, match=r"crit.out_projs.1.weight is not equal to word_emb.emb_projs.1.weight"):
         from_official(official_transformer(tiny_transformer(tied="none")), tied="tails")
     with pytest.raises(ValueError, match="the preset 'resnet/18' is not"):
         read_official(official, preset_name="resnet/18")
     with pytest.raises(
-        ValueError, match=r"not of the preset 'mdeq/cifar10-tiny': its weights have channels=\(8, 16, 8\)"
+        ValueError, match=r"does not fit the preset 'mdeq/cifar10-tiny': its weights have channels=\(8, 16, 8\)"
     ):
         read_official(official, preset_name="mdeq/cifar10-tiny")
 
@@ -410,7 +410,7 @@ def test_tables_that_are_not_tied_are_refused():
 
 
 def test_other_networks_are_refused():
-    with pytest.raises(ValueError, match=r"holds no network of locuslab/deq.*its weights are stem"):
+    with pytest.raises(ValueError, match=r"does not hold a known network of locuslab/deq.*its weights are stem"):
         from_official(ResNet(blocks=(1,), widths=(4,)).state_dict())
     with pytest.raises(ValueError, match="holds no weights"):
         from_official({"epoch": 3, 0: torch.ones(2)})
@@ -440,7 +440,7 @@ def test_files_are_refused_in_a_sentence_and_never_executed(tmp_path, monkeypatc
         Path(f"empty.{suffix}").write_bytes(b"")
         Path(f"text.{suffix}").write_text("no checkpoint at all")
     reasons = {
-        "module.pt": r"object of torch.nn.modules.linear.Linear besides tensors.*save the state_dict\(\)",
+        "module.pt": r"object of torch.nn.modules.linear.Linear besides tensors.*save the model.s state_dict\(\)",
         "trap.pt": "besides tensors, and loading it would execute code",
         "list.pt": "holds a list; it must hold a state dict",
         "missing.pt": "cannot be read: No such file",
@@ -477,7 +477,7 @@ def test_no_checkpoint_takes_more_than_its_size(bomb, tmp_path, monkeypatch):
     (tmp_path / "bomb.pth").write_bytes(BOMBS[bomb]())
     # Before PyTorch makes anything of it.
     monkeypatch.setattr(torch, "load", lambda *_, **__: {})
-    with pytest.raises(ValueError, match=r"bomb\.pth is damaged, or no file of weights"):
+    with pytest.raises(ValueError, match=r"bomb\.pth is damaged or not a file of weights"):
         from_official(tmp_path / "bomb.pth")
 
 

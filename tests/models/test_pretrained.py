@@ -157,7 +157,7 @@ def test_solver_adjoint_and_fields_can_be_given(tmp_path):
         ValueError, match=r"does not fit .*head.classifier.weight has shape \(10, 8\) instead of \(3, 8\)"
     ):
         MDEQClassifier.from_pretrained(tmp_path, num_classes=3)
-    with pytest.raises(TypeError, match=r"drop is no field of MDEQClassifier.Config"):
+    with pytest.raises(TypeError, match=r"drop is not a field of MDEQClassifier.Config"):
         MDEQClassifier.from_pretrained(tmp_path, drop=0.1)
 
 
@@ -182,14 +182,14 @@ def write(folder, **changes):
     [
         ({"hiden": 3}, "there is no field 'hiden'. Did you mean 'hidden'"),
         ({"hidden": None}, "hidden is missing"),
-        ({"hidden": "6"}, "hidden is '6'; it must be of type int"),
-        ({"hidden": True}, "hidden is True; it must be of type int"),
+        ({"hidden": "6"}, "hidden is '6'; it must be an integer"),
+        ({"hidden": True}, "hidden is True; it must be an integer"),
         ({"hidden": [6]}, "hidden is "),
         ({"hidden": 0}, "hidden is 0; it must be an integer >= 1"),
         ({"hidden": 7}, r"layer.cell.W1 has shape \(6, 1\) instead of \(7, 1\)"),
         ({"class": None}, "it has no 'class'"),
-        ({"class": "steadeq.models.conv:ConvDEQ.Config"}, "which is no ToyDEQ that is imported"),
-        ({"class": "os:system"}, "which is no ToyDEQ that is imported"),
+        ({"class": "steadeq.models.conv:ConvDEQ.Config"}, "which is not an imported ToyDEQ"),
+        ({"class": "os:system"}, "which is not an imported ToyDEQ"),
         ({"class": 3}, "class is 3, which is no ToyDEQ"),
     ],
 )
@@ -205,7 +205,7 @@ def test_nothing_is_imported_because_a_file_says_so(tmp_path, monkeypatch):
     write(tmp_path, **{"class": "evil:Model.Config"})
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="no PretrainedModel that is imported"):
+    with pytest.raises(ValueError, match="not an imported PretrainedModel"):
         PretrainedModel.from_pretrained(tmp_path)
     assert "evil" not in sys.modules
 
@@ -222,7 +222,7 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"model.safetensors cannot be read: No such file"):
         ToyDEQ.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json is damaged: it is no JSON"):
+    with pytest.raises(ValueError, match=r"config.json is damaged: it is not JSON"):
         ToyDEQ.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match="/no/such/folder is no folder"):
         ToyDEQ.from_pretrained("/no/such/folder")
@@ -231,7 +231,7 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path):
 def test_a_config_of_something_else_is_not_replaced_but_a_saved_model_is(tmp_path):
     for foreign in ('{"recipe": "digits"}', '{"model_type": "bert"}', "not JSON", "[]"):
         (tmp_path / "config.json").write_text(foreign)
-        with pytest.raises(ValueError, match=r"config.json belongs to something else; name another folder"):
+        with pytest.raises(ValueError, match=r"config.json is not the config of a steadeq model"):
             ToyDEQ().save_pretrained(tmp_path)
         assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
         assert (tmp_path / "config.json").read_text() == foreign
@@ -258,7 +258,7 @@ def test_a_model_without_a_config_says_what_it_needs(tmp_path):
     class Plain(PretrainedModel):
         pass
 
-    with pytest.raises(TypeError, match=r"Plain has no config; keep the one that it was built from as self.config"):
+    with pytest.raises(TypeError, match=r"Plain has no config; store the config that it was built from as self.config"):
         Plain().save_pretrained(tmp_path)
 
 
@@ -297,13 +297,15 @@ def test_a_model_that_cannot_be_built_without_numbers_is_loaded_all_the_same(tmp
 
 
 HUGE = {
-    "no integer": ("toy", {"hidden": 10**30}, "hidden is 1000000000000000000000000000000; it must be of type int"),
+    "no integer": ("toy", {"hidden": 10**30}, "hidden is 1000000000000000000000000000000; it must be an integer"),
     "a huge size": ("toy", {"hidden": 2**62}, ""),
     "a large size": ("toy", {"hidden": 10**11}, "does not fit"),
     "a negative size": ("toy", {"hidden": -(10**9)}, ""),
     "many layers": ("transformer-xl", {"num_layers": 10**12}, "more parameters than"),
     "many blocks": ("resnet", {"blocks": [10**9, 1]}, "more parameters than"),
+    "many halvings": ("mdeq", {"num_downsamplings": 3 * 10**7}, "more parameters than"),
     "many widths": ("resnet", {"widths": [4] * 5000, "blocks": [1] * 5000}, ""),
+    "many cutoffs": ("deq-transformer", {"cutoffs": [4] * 3000}, "strictly between 0 and 30 tokens"),
     "channels": ("mdeq", {"channels": [10**9, 10**9]}, ""),
     "tokens": ("deq-transformer", {"vocab_size": 10**12}, ""),
     "a list for a class": ("toy", {"class": ["steadeq.models.toy:ToyDEQ.Config"]}, "class is ['steadeq"),
@@ -440,7 +442,7 @@ def test_a_model_comes_from_the_hub_and_what_is_not_there_is_refused(tmp_path):
     assert float(total) == float(model.layer.cell.b.detach().double().sum())
     # The weights are those of the commit that the config came from.
     assert f"/someone/toy/resolve/{COMMIT}/model.safetensors" in handler.requests
-    assert missing.startswith("someone/else is no folder here, and cannot be read from the Hugging Face Hub: ")
+    assert missing.startswith("someone/else is not a local folder, and cannot be read from the Hugging Face Hub: ")
     assert invalid.startswith("... is no folder")
 
 
@@ -483,14 +485,14 @@ def test_a_hostile_hub_is_a_sentence_and_writes_nothing_outside_of_the_cache(tmp
     lines = result.stdout.splitlines()
     assert len(lines) == len(names), lines
     for name, line in zip(names, lines, strict=True):
-        assert line.startswith(f"{name} is no folder here, and cannot be read from the Hugging Face Hub: ")
+        assert line.startswith(f"{name} is not a local folder, and cannot be read from the Hugging Face Hub: ")
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
     assert not list(tmp_path.rglob("*escaped*"))
 
 
 def test_without_the_package_a_name_on_the_hub_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ValueError, match=r"someone/toy is no folder here, .*pip install huggingface_hub"):
+    with pytest.raises(ValueError, match=r"someone/toy is not a local folder, .*pip install huggingface_hub"):
         ToyDEQ.from_pretrained("someone/toy")
     with pytest.raises(ValueError, match=r"pip install huggingface_hub"):
         ToyDEQ().push_to_hub("someone/toy")

@@ -97,7 +97,7 @@ def made_up(*, slope=10.0, gross=1.2, unrolled=100.0, loop=100.0):
     rows = []
 
     def add(solver, budget, training, penalized, inference):
-        numbers = {"training": training, "training_penalized": penalized, "inference": inference}
+        numbers = {"training": int(training), "training_penalized": int(penalized), "inference": int(inference)}
         rows.append(Peak(model="cell", solver=solver, budget=budget, **numbers, state=10))
 
     for budget in memory.BUDGETS:

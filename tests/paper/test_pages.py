@@ -1,7 +1,6 @@
 """No number on a page was typed by hand, and every page, picture and link is there."""
 
 import csv
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -12,6 +11,7 @@ from steadeq.lab.runs import RunRecord
 from steadeq.paper import RESULTS
 from steadeq.paper.comparison import Comparison
 from steadeq.paper.headlines import HEADLINES
+from steadeq.paper.pages import Site, write_pages
 from steadeq.paper.planned import plan_runs
 from steadeq.paper.result import results_folder
 from steadeq.paper.variant import measure
@@ -23,10 +23,7 @@ CLAIMS = ROOT / "results" / "claims.csv"
 
 @pytest.fixture(scope="module")
 def pages():
-    spec = importlib.util.spec_from_file_location("build_pages", ROOT / "docs" / "results" / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.pages()
+    return Site(ROOT).pages()
 
 
 @pytest.mark.parametrize(
@@ -34,6 +31,21 @@ def pages():
 )
 def test_a_page_has_the_numbers_of_the_files(name, pages):
     assert pages[ROOT / name] == (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_a_page_is_written_anew_in_a_checkout_and_nowhere_else(tmp_path):
+    assert not write_pages(tmp_path)
+    for path in (*PAGES, ROOT / "docs" / "index.md", *(ROOT / "results").rglob("summary.json")):
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    page = tmp_path / "docs" / "results" / "fig5.md"
+    whole = page.read_text(encoding="utf-8")
+    page.write_text(re.sub(r"(<!-- table -->).*(<!-- /table -->)", r"\1\n\2", whole, flags=re.DOTALL), encoding="utf-8")
+    assert page.read_text(encoding="utf-8") != whole
+    assert write_pages(tmp_path)
+    assert page.read_text(encoding="utf-8") == whole
+    assert (tmp_path / "results" / "claims.csv").read_text(encoding="utf-8") == CLAIMS.read_text(encoding="utf-8")
 
 
 def test_every_result_has_numbers_a_page_and_a_line_in_the_overview():

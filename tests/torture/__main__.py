@@ -39,7 +39,13 @@ def main() -> int:
             print(f"  {failure.reproduction}  # {failure.reason}", flush=True)
         rows.append(_row(name, len(numbers), failures, seconds))
     if not arguments.attacks:
-        content = {**_circumstances(), "share": arguments.share, "note": arguments.note, "attacks": rows}
+        content = {
+            **_circumstances(),
+            "workers": arguments.workers,
+            "share": arguments.share,
+            "note": arguments.note,
+            "attacks": rows,
+        }
         RESULTS.write_text(json.dumps(content, indent=1) + "\n")
         RESULTS.with_suffix(".md").write_text(_table(content))
     return 1 if any(row["failures"] for row in rows) else 0
@@ -65,20 +71,25 @@ def _row(name: str, num_tries: int, failures: list[Failure], seconds: float) -> 
 def _table(content: dict) -> str:
     """Return what is in results.json for people."""
     rows = content["attacks"]
-    tries, failures = sum(row["tries"] for row in rows), sum(len(row["failures"]) for row in rows)
+    tries, seconds = (sum(row[key] for row in rows) for key in ("tries", "seconds"))
+    failures = sum(len(row["failures"]) for row in rows)
     return "\n".join(
         [
             "# What was attacked, and what gave way",
             "",
             f"`make torture` on {content['date']}: steadeq {content['steadeq']}, torch {content['torch']}, Python "
             f"{content['python']}, {content['system']}; "
-            + ("all tries." if content["share"] == 1 else f"{content['share']:.0%} of the tries.")
+            + ("all tries" if content["share"] == 1 else f"{content['share']:.0%} of the tries")
+            + f", {content['workers']} at a time, in {seconds / 60:.0f} minutes."
             + (f" {content['note']}" if content["note"] else ""),
             "",
-            "| attack | tries | failures |",
-            "| --- | ---: | ---: |",
-            *(f"| {row['attack']} | {row['tries']:,} | {len(row['failures']):,} |" for row in rows),
-            f"| all | {tries:,} | {failures:,} |",
+            "| attack | tries | failures | seconds |",
+            "| --- | ---: | ---: | ---: |",
+            *(
+                f"| {row['attack']} | {row['tries']:,} | {len(row['failures']):,} | {row['seconds']:,} |"
+                for row in rows
+            ),
+            f"| all | {tries:,} | {failures:,} | {seconds:,} |",
             "",
         ]
     )

@@ -53,7 +53,7 @@ def attempt(draw: Random, folder: Path) -> None:
     assert {path.name for path in target.parent.iterdir()} <= {"data"}, "something was left behind"
     for path in target.rglob("*"):
         mode = path.lstat().st_mode
-        assert stat.S_ISREG(mode) or stat.S_ISDIR(mode), f"{path.name} is no plain file"
+        assert stat.S_ISREG(mode) or stat.S_ISDIR(mode), f"{path.name} is not a plain file"
         assert not mode & (stat.S_ISUID | stat.S_ISGID), f"{path.name} runs as somebody else"
 
 

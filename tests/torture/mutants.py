@@ -372,6 +372,29 @@ MUTANTS = (
         attacks=("folders",),
     ),
     Mutant(
+        name="a model takes memory before it is looked at",
+        file="models/pretrained.py",
+        old='with torch.device("meta"), _no_more_parameters_than',
+        new="with _no_more_parameters_than",
+        tests=(f"{_PRETRAINED}::test_models_are_looked_at_before_they_take_memory",),
+        attacks=("folders",),
+    ),
+    Mutant(
+        name="layers are counted out in advance",
+        file="models/mdeq/model.py",
+        old="for index in range(max(2, num_downsamplings)):",
+        new="for index in list(range(max(2, num_downsamplings))):",
+        tests=(f"{_PRETRAINED}::test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory",),
+        attacks=("folders:63",),
+    ),
+    Mutant(
+        name="sentences of any length",
+        file="models/pretrained.py",
+        old="return text if len(text) <= most else",
+        new="return text if True else",
+        tests=(f"{_PRETRAINED}::test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory",),
+    ),
+    Mutant(
         name="names that a Hub makes up",
         file="models/pretrained.py",
         old="if name is not None and not _HUB_NAME.fullmatch(name):",
@@ -489,8 +512,8 @@ MUTANTS = (
     Mutant(
         name="tensors on the default device",
         file="solvers/broyden.py",
-        old="torch.eye(table.shape[1], dtype=table.dtype, device=table.device)",
-        new="torch.eye(table.shape[1], dtype=table.dtype)",
+        old="torch.eye(size, dtype=u.dtype, device=u.device)",
+        new="torch.eye(size, dtype=u.dtype)",
         tests=("tests/test_devices.py",),
     ),
 )

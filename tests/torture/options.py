@@ -64,8 +64,9 @@ def _option(draw: Random, names) -> list[str]:
 
 @cache
 def _options(*names: str) -> list[str]:
+    from steadeq._internal.codec import to_plain
     from steadeq.lab import recipes
-    from steadeq.lab.serialization import flag_of, to_dict
+    from steadeq.lab.serialization import flag_of
 
     def flags(content: dict, where: str = ""):
         for name, value in content.items():
@@ -74,7 +75,7 @@ def _options(*names: str) -> list[str]:
                 yield from flags(value, f"{where}{name}.")
 
     configs = (recipes.get(name).build() for name in names)
-    found = {flag for config in configs for flag in flags(to_dict(config)) if not flag.endswith((".class", "recipe"))}
+    found = {flag for config in configs for flag in flags(to_plain(config)) if not flag.endswith((".class", "recipe"))}
     return sorted({*found, "--out", "--resume", "--profile"})
 
 

@@ -1,1 +1,1 @@
-"""What the library is made of and nobody outside of it imports."""
+"""What several floors of this package are made of; nobody outside of it imports this."""

@@ -20,8 +20,8 @@ def state_layout(z: Any, batch_dims: int = 1) -> Layout:
     """Return how a state lies in a matrix, for an f that runs under the autocast that is on now."""
     if batch_dims not in (0, 1) or isinstance(batch_dims, bool):
         raise ValueError(
-            f"batch_dims is {batch_dims!r}; it must be 1 where dim 0 is a batch of samples, or 0 where the whole state "
-            "is one sample."
+            f"batch_dims is {batch_dims!r}; it must be 1 (dim 0 is a batch of samples) or 0 (the whole state is one "
+            "sample)."
         )
     tensors = [leaf for leaf in leaves(z) if isinstance(leaf, torch.Tensor)]
     dtype = active_autocast(tensors[0].device) if tensors else None

@@ -27,8 +27,8 @@ class Linearization:
         self.f, self.inputs, self.layout = f, inputs, layout
         if is_transformed():
             raise RuntimeError(
-                "Products with the Jacobian, which penalties and spectra are made of, cannot be had under torch.func; "
-                "use torch.autograd.grad instead."
+                "Penalties and spectra need products with the Jacobian, which are not available under torch.func; use "
+                "torch.autograd.grad instead."
             )
         with torch.enable_grad():
             z = z if z.requires_grad else z.detach().requires_grad_()
@@ -48,8 +48,13 @@ class Linearization:
     def _evaluate(self, pieces: tuple[Tensor, ...]) -> Tensor:
         return self.layout.pack_image(self.f(self.layout.assemble(pieces), *self.inputs), pieces[0].shape[0])
 
-    def vjp(self, u: Tensor, *, create_graph: bool = False) -> Tensor:
+    def vjp(self, u: Tensor, *, create_graph: bool = False, retain_graph: bool = True) -> Tensor:
         """Return Jᵀu for a (B, D) matrix u.
+
+        Args:
+            u: The matrix.
+            create_graph: Whether the product can be differentiated.
+            retain_graph: Whether another product will be asked for.
 
         Raises:
             RuntimeError: The graph of f is cut, or the code inside of f cannot be differentiated that often.
@@ -59,7 +64,7 @@ class Linearization:
             return torch.zeros_like(u)
         try:
             products = torch.autograd.grad(
-                self.fz, self._pieces, u, retain_graph=True, create_graph=create_graph, allow_unused=True
+                self.fz, self._pieces, u, retain_graph=retain_graph, create_graph=create_graph, allow_unused=True
             )
         except RuntimeError as error:
             if "donated buffers" in str(error):
@@ -108,7 +113,7 @@ class Linearization:
         if change.any():
             noise = torch.linalg.vector_norm(self.evaluate() - image, dim=1)
             if (change > 10 * noise).any():
-                raise RuntimeError(_CUT)
+                raise RuntimeError(CUT)
         self._is_whole = True
 
     def jvp(self, v: Tensor) -> Tensor:
@@ -130,7 +135,7 @@ class Linearization:
 _COMPILED = (
     "f runs compiled code, which {}; pass the cell itself and not torch.compile(cell): DEQ(cell, compile=True), or "
     "fixed_point(cell, ..., f_solve=torch.compile(cell)), compiles the evaluations of which no gradient is taken. The "
-    'Jacobian penalty takes compiled code with estimator="difference".'
+    'Jacobian and the spectral penalty take compiled code with estimator="difference".'
 )
 
 _REENTRANT = (
@@ -144,7 +149,7 @@ _SHARDED = (
     "is given, and ResidualRegularizer always does."
 )
 
-_CUT = (
+CUT = (
     "The graph between z and f(z) is cut: f(z) changes with z, but autograd finds no way from it to z, so that the "
     "Jacobian is unknown; look for detach, .data, torch.no_grad, numpy or torch.compile inside of f. If no gradient is "
     "wanted, solve under torch.no_grad(); if f is meant to be constant around z, return its image plus 0 * z."
@@ -192,13 +197,13 @@ def _refuse_missing_derivatives(product: Tensor) -> None:
             raise RuntimeError(_SHARDED)
         if name in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
             raise RuntimeError(
-                "An operation inside of f has no second derivative, which the Jacobian penalty, operator_norm and the "
-                "second derivative of a fixed point need. JacobianRegularizer and jacobian_penalty do without if "
-                'estimator="difference" is given, and ResidualRegularizer always does; else, if it is '
+                "An operation inside f has no second derivative. The Jacobian penalty, operator_norm and the second "
+                "derivative of a fixed point need one. JacobianRegularizer and SpectralRegularizer work without it if "
+                'you pass estimator="difference", and ResidualRegularizer always does. Otherwise, if the operation is '
                 "scaled_dot_product_attention, wrap it in "
-                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) or write attention by hand, and if "
-                "it is a torch.autograd.Function of yours, make its backward differentiable. The penalty "
-                "without its gradient can be had under torch.no_grad()."
+                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) and use .reshape instead of .view "
+                "on its output, or write attention by hand; if it is your own torch.autograd.Function, make its "
+                "backward differentiable. To compute the penalty without its gradient, use torch.no_grad()."
             )
         following = {node for node, _ in node.next_functions} - seen
         seen |= following

@@ -96,8 +96,8 @@ class _Evaluation(NamedTuple):
             return mask
         if self.rows is None or not is_selected or len(mask) != self.num_samples:
             raise ValueError(
-                f"{type(part).__name__} drew a mask for {len(mask)} rows and now sees {num_rows}: within a solve, dim "
-                "0 of what it sees must be the batch of the state, or compact=False must be set."
+                f"{type(part).__name__} drew a mask for {len(mask)} rows and now sees {num_rows}. During a solve, dim "
+                "0 of its input must be the batch of the state; otherwise set compact=False."
             )
         return mask.index_select(0, self.rows.to(mask.device))
 
@@ -121,8 +121,8 @@ def _mask(part: AbstractMasked, shape: tuple[int, ...], like: Tensor) -> Tensor:
     is_in_backward = torch._C._current_graph_task_id() != -1  # pyright: ignore[reportAttributeAccessIssue]
     if part._was_held and is_in_backward and not _current.is_recomputed:
         raise RuntimeError(
-            f"{type(part).__name__} is evaluated anew in a backward pass, where the mask of its solve is not known; "
-            "give activation checkpointing the argument context_fn=steadeq.nn.checkpoint_masks."
+            f"{type(part).__name__} is evaluated again in a backward pass, where the mask of its solve is not known. "
+            "Pass context_fn=steadeq.nn.checkpoint_masks to torch.utils.checkpoint.checkpoint."
         )
     return part.draw(shape, like)
 

@@ -23,7 +23,7 @@ class NamedOptions:
         names = [field.name for field in dataclasses.fields(cls) if field.init]  # pyright: ignore[reportArgumentType]
         if values:
             example = f"{cls.__name__}({', '.join(f'{n}={v!r}' for n, v in zip(names[:1], values[:1], strict=True))})"
-            raise TypeError(f"{cls.__name__} takes its options by name, as in {example}.")
+            raise TypeError(f"{cls.__name__} takes keyword arguments only, as in {example}.")
         for name in options:
             if name not in names:
                 raise TypeError(

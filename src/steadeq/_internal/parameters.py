@@ -34,7 +34,7 @@ class Parameters:
         return list(self._named.values())
 
     def call(self, tensors: Iterable[Tensor], *args: Any, **options: Any) -> Any:
-        """Evaluate the map with other tensors in the place of its own."""
+        """Evaluate the map with other tensors instead of its own."""
         if self._owner is None:
             return self._f(*args, **options)
         named = {f"owner.{name}": tensor for name, tensor in zip(self._named, tensors, strict=True)}

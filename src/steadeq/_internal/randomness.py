@@ -1,9 +1,10 @@
 """Whether f is a function: the same image whenever it is evaluated at the same point.
 
 Dropout with a new mask at every call, or noise of any kind, leaves nothing to converge to. The residual that the solver
-found at its last state is compared with that of the evaluation which attaches the graph there, and only if they differ
-is f evaluated once more. Batch norm in training mode is a function, but of the batch and not of a sample; it is looked
-for by its name.
+found at its last state is compared with the residual of the evaluation that attaches the graph there; f is evaluated
+once more only if the two differ. If that evaluation repeats itself and still differs from what the solver saw, the
+samples depend on each other, or f remembers earlier calls. Batch norm in training mode is a function of the batch and
+not of a sample; it is recognized by its class.
 """
 
 from __future__ import annotations
@@ -18,66 +19,72 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..equilibrium import RandomnessWarning
+from ..equilibrium import RandomnessWarning, SolveStats
+from .independence import COUPLED, are_coupled, correct, departure, modules_of
 from .linearization import Linearization
-from .masks import owner_of
 
 
 @torch.no_grad()
-def warn_if_random(cell: Callable[..., Any], point: Linearization, start: Tensor, z: Tensor, residual: Tensor) -> None:
-    """Warn if f is random between evaluations, or has batch norm in training mode.
+def check_steady(
+    cell: Callable[..., Any], point: Linearization, start: Tensor, z: Tensor, stats: SolveStats
+) -> SolveStats:
+    """Return the stats of a solve, with the residual that f has now where that is another one, and warn then.
 
     Args:
         cell: The map as the caller has it, whose modules can be named.
         point: f evaluated at the state that was found, with its graph.
         start: (B, D) state at which the solver started.
         z: (B, D) state that it found.
-        residual: (B,) relative residual of that state, as the solver saw it.
+        stats: What the solver says of it.
+
+    Raises:
+        ValueError: The samples of the batch see each other.
     """
     norms = _in_training(cell, _BatchNorm)
     if norms:
-        _warn(f"The cell has batch norm in training mode ({norms}), which ties the samples of a batch together")
-    if _differs(point, start, z, residual):
+        _warn(
+            f"The cell has batch norm in training mode ({norms}), which makes the samples of a batch depend on each "
+            "other"
+        )
+    image = point.fz.detach()
+    change, size = departure(image, z, start, stats.residual)
+    # Compaction and compiled code round otherwise, by a few eps of the image. The root of eps is far above that and,
+    # even for half precision, below what masks do; a twentieth of it, as norms differ less than images do. What
+    # exceeds it by mistake costs one evaluation, by the same code on the same batch, and no warning.
+    rounding = math.sqrt(point.layout.eps) * size
+    # NaN, which samples have that are not finite, exceeds nothing.
+    if not bool((change > 0.05 * rounding).any()):
+        return stats
+    is_off = change > rounding + stats.residual * size
+    if bool((torch.linalg.vector_norm(point.evaluate() - image, dim=1) > rounding).any()):
         dropouts = _in_training(cell, _DropoutNd)
         where = f" ({dropouts} in training mode)" if dropouts else ""
         _warn(f"f is random between evaluations{where}, so that there is no fixed point to find")
+    elif norms or not bool(is_off.any()):
+        return stats
+    elif point.layout.batch_dims and len(z) > 1 and are_coupled(point.vjp, z):
+        raise ValueError(f"Once samples had stopped or left the batch, f mapped the others otherwise. {COUPLED}")
+    else:
+        _warn("f at the state that was found is not what it was during the solve, as if it remembered earlier calls")
+    return correct(stats, image, z, is_off)
 
 
 def _warn(what: str) -> None:
     warnings.warn(
-        f"{what}, and the gradient is not that of the state. In the place of dropout use "
-        "steadeq.nn.VariationalDropout, whose mask holds for a solve, or pass what is random as an input; keep batch "
-        "norm out of the cell or in eval mode, as in training mode it also updates its statistics at every "
+        f"{what}, and the gradient does not belong to the returned state. Instead of dropout, use "
+        "steadeq.nn.VariationalDropout, which keeps one mask for a whole solve, or pass random values as an input. "
+        "Keep batch norm out of the cell or in eval mode: in training mode it also updates its statistics at every "
         "evaluation.",
         RandomnessWarning,
         stacklevel=1,
     )
 
 
-def _differs(point: Linearization, start: Tensor, z: Tensor, residual: Tensor) -> bool:
-    image = point.fz.detach()
-    norm = torch.linalg.vector_norm(image, dim=1)
-    change = (torch.linalg.vector_norm(image - z, dim=1) - residual * norm).abs()
-    # Where the equilibrium is zero, what is left of the start counts, as residuals are relative to that.
-    size = torch.maximum(norm, torch.linalg.vector_norm(start, dim=1))
-    # Compaction and compiled code round otherwise, by a few eps of the image. The root of eps is far above that and,
-    # even for half precision, below what masks do; a twentieth of it, as norms differ less than images do. What
-    # exceeds it by mistake costs one evaluation, by the same code on the same batch, and no warning.
-    rounding = math.sqrt(point.layout.eps)
-    # NaN, which samples have that are not finite, exceeds nothing.
-    if not bool((change > 0.05 * rounding * size).any()):
-        return False
-    difference = torch.linalg.vector_norm(point.evaluate() - image, dim=1)
-    return bool((difference > rounding * size).any())
-
-
 def _in_training(cell: Callable[..., Any], kind: type[nn.Module]) -> str:
-    """Name the modules of a kind that are in training mode, if the cell is a module or a method of one."""
-    owner = owner_of(cell)
-    if owner is None:
-        return ""
+    """Name the modules of a kind that are in training mode, among those that the cell is or refers to."""
     return ", ".join(
         f"{name or 'itself'}: {type(module).__name__}"
+        for owner in modules_of(cell)
         for name, module in owner.named_modules()
         if isinstance(module, kind) and module.training
     )

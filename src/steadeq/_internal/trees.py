@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,10 +28,6 @@ def _is_record(tree: Any) -> bool:
     if isinstance(tree, Tensor):
         return False
     return dataclasses.is_dataclass(tree) and not isinstance(tree, (type, Shared))
-
-
-def _holds_record(tree: Any) -> bool:
-    return _is_record(tree) or any(_holds_record(child) for _, child in _children(tree) or ())
 
 
 def _children(tree: Any) -> list[tuple[Any, Any]] | None:
@@ -76,7 +73,8 @@ def aligned_leaves(tree: Any, like: Any) -> list[Any]:
     children = _children(like)
     if children is None:
         return [tree]
-    return [leaf for key, child in children for leaf in aligned_leaves(tree[key], child)]
+    part = functools.partial(getattr, tree) if _is_record(like) else tree.__getitem__
+    return [leaf for key, child in children for leaf in aligned_leaves(part(key), child)]
 
 
 def has_structure(tree: Any, like: Any) -> bool:
@@ -87,6 +85,9 @@ def has_structure(tree: Any, like: Any) -> bool:
     for kind in (tuple, list):
         if isinstance(like, kind):
             return isinstance(tree, kind) and len(tree) == len(like) and all(map(has_structure, tree, like))
+    if _is_record(like):
+        children = zip(_children(tree) or (), _children(like) or (), strict=False)
+        return type(tree) is type(like) and all(has_structure(ours, theirs) for (_, ours), (_, theirs) in children)
     return _children(tree) is None
 
 
@@ -119,7 +120,7 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
 
 
 def replace_tensors(tree: Any, new: dict[int, Tensor]) -> Any:
-    """Return a tree with other tensors in the place of some, by id; also in what samples share."""
+    """Return a tree in which some tensors, given by id, are replaced; also inside `Shared` inputs."""
 
     def swap(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
@@ -142,6 +143,8 @@ def describe(tree: Any) -> str:
         return "[" + ", ".join(map(describe, tree)) + "]"
     if isinstance(tree, dict):
         return "{" + ", ".join(f"{key!r}: {describe(child)}" for key, child in tree.items()) + "}"
+    if _is_record(tree):
+        return f"{type(tree).__name__}({', '.join(f'{key}={describe(child)}' for key, child in _children(tree) or ())})"
     return type(tree).__name__
 
 
@@ -158,8 +161,8 @@ def check_inputs(inputs: tuple[Any, ...], layout: Layout) -> None:
             if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] != layout.batch_size):
                 raise ValueError(
                     f"inputs[{position}] has shape {tuple(leaf.shape)}, but dim 0 of every input must be the batch of "
-                    f"the state ({layout.batch_size}); what the samples share belongs in the module or a closure. If "
-                    "the state has no batch, as that of one graph, pass batch_dims=0."
+                    f"the state ({layout.batch_size}). Tensors that the samples share belong in the module or in a "
+                    "closure. If the state has no batch dimension (a graph, for example), pass batch_dims=0."
                 )
 
 
@@ -186,7 +189,7 @@ class Layout:
             one row, and 2 where every token of every sample is one.
 
     Raises:
-        TypeError: A leaf is not a floating-point tensor, or a dataclass.
+        TypeError: A leaf is not a floating-point tensor.
         ValueError: No leaves, an empty batch, or leaves that disagree on batch or device.
 
     Example:
@@ -199,12 +202,10 @@ class Layout:
     """
 
     def __init__(self, z0: Any, *, autocast_dtype: torch.dtype | None = None, batch_dims: int = 1) -> None:
-        if _holds_record(z0):
-            raise TypeError("z0 holds a dataclass; pass a tensor or a nested tuple, list or dict of them.")
         tensors = leaves(z0)
         if not tensors:
             raise ValueError(
-                f"z0 has no tensors: {describe(z0)}; pass a tensor or a nested tuple, list or dict of them."
+                f"z0 has no tensors: {describe(z0)}; pass a tensor or a nested tuple, list, dict or dataclass of them."
             )
         for tensor in tensors:
             if not isinstance(tensor, Tensor) or not tensor.is_floating_point():

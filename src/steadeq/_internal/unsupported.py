@@ -46,7 +46,7 @@ def refuse_tracing() -> None:
         RuntimeError: `torch.export`, `torch.onnx.export` or `torch.jit.trace` is at work.
     """
     if is_exporting() or torch._C._get_tracing_state() is not None:
-        raise RuntimeError(f"A solve cannot be traced, as it decides by values when to stop; {_EXPORT}.")
+        raise RuntimeError(f"A solve cannot be traced, because the values of tensors decide when it stops; {_EXPORT}.")
 
 
 _EXPORT = (
@@ -78,9 +78,9 @@ def refuse_vmap(leaves: list[Any]) -> None:
     """
     if is_transformed() and any(map(is_mapped, leaves)):
         raise RuntimeError(
-            "Values of a tensor that torch.func.vmap maps over cannot be looked at; make the mapped dimension part of "
-            "the batch (dim 0) instead, or, if f closes over the tensor, pass it to fixed_point after z0 as an input, "
-            "or let f be the nn.Module whose parameter it is."
+            "A solve cannot read the values of a tensor that torch.func.vmap maps over. Make the mapped dimension "
+            "part of the batch (dim 0) instead. If f closes over the tensor, pass it to fixed_point after z0 as an "
+            "input, or pass the nn.Module that owns it as f."
         )
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .._internal.autocast import without_autocast
+from .._internal.independence import check_solution
 from .._internal.linearization import Linearization
 from .._internal.trees import Layout, leaves, replace_tensors, tensors_of
 from ..equilibrium import BackwardRecord, SolveStats
@@ -31,6 +32,7 @@ def attach(
     cotangent: Callable[[Product, Tensor], tuple[Tensor, SolveStats]],
     record: BackwardRecord,
     again: Callable[..., Any],
+    audit: Audit | None = None,
     refusal: str | None = None,
 ) -> Tensor:
     """Return the state with a gradient.
@@ -41,6 +43,7 @@ def attach(
         cotangent: Maps products with Jᵀ and the gradient g at the state to the cotangent u of f, and how it was found.
         record: Where the stats of each backward pass go.
         again: f as it is to be evaluated in a backward pass.
+        audit: What compares solutions with the whole map; the point of `point` is watched by it.
         refusal: Why there is no second derivative, if u does not solve u = Jᵀu + g.
 
     Returns:
@@ -51,9 +54,61 @@ def attach(
     if not sources.exist:
         return z
     attachment = _Attachment(
-        cotangent=cotangent, record=record, again=again, refusal=refusal, point=point, sources=sources
+        cotangent=cotangent, record=record, again=again, audit=audit, refusal=refusal, point=point, sources=sources
     )
     return _Attach.apply(z, point.fz, attachment, *sources.tensors)  # pyright: ignore[reportReturnType]
+
+
+class Audit:
+    """Compares the solutions of backward solves with the whole map, where autograd computes their products anyway.
+
+    A backward pass that carries u through the graph of f to the parameters ends at the state too, with Jᵀu.
+
+    Args:
+        cell: The map as the caller has it.
+        eps: Precision with which products are computed.
+    """
+
+    def __init__(self, cell: Callable[..., Any], eps: float) -> None:
+        self._cell, self._eps = cell, eps
+        self._expected: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def watch(self, z: Tensor) -> Tensor:
+        """Return a state at which to evaluate f, and at which products arrive."""
+        with torch.enable_grad():
+            watched: Any = _Watch.apply(z.detach().requires_grad_(), self)
+        return watched
+
+    def expect(self, point: Linearization, u: Tensor, g: Tensor, residual: Tensor) -> None:
+        """Remember a solution, if this pass will come to the state; `torch.autograd.grad` does not, for one."""
+        first: Any = point.first.grad_fn
+        node, _ = first.next_functions[0]
+        # Of a point that stands for others, the node is the selection of its rows.
+        if torch._C._will_engine_execute_node(node):  # pyright: ignore[reportAttributeAccessIssue]
+            self._expected = u, g, residual
+
+    def compare(self, product: Tensor) -> None:
+        """Refuse a product that does not belong to the solution."""
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            u, g, residual = expected
+            check_solution(self._cell, product, u, g, residual, self._eps)
+
+
+class _Watch(torch.autograd.Function):
+    """Passes a state through, and shows the product that arrives at it."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, audit: Audit) -> Tensor:
+        ctx.audit = audit
+        ctx.set_materialize_grads(False)
+        return z.view_as(z)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        if gradients[0] is not None:
+            ctx.audit.compare(gradients[0])
+        return None, None
 
 
 class Sources:
@@ -109,6 +164,7 @@ class _Attachment:
     cotangent: Callable[[Product, Tensor], tuple[Tensor, SolveStats]]
     record: BackwardRecord
     again: Callable[..., Any]
+    audit: Audit | None
     refusal: str | None
     point: Linearization
     sources: Sources
@@ -180,7 +236,10 @@ class _Attach(torch.autograd.Function):
         with without_autocast(attachment.point.layout):
             if torch.is_grad_enabled():
                 return None, None, None, *attachment.differentiable_gradients(z, g)
-            return None, attachment.solve(g), None, *nothing
+            u = attachment.solve(g)
+            if attachment.audit is not None and attachment.record.stats is not None:
+                attachment.audit.expect(attachment.point, u, g, attachment.record.stats.residual)
+            return None, u, None, *nothing
 
 
 class _Gate:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .._internal.independence import identity_of
 from .._internal.parameters import Parameters
 from .._internal.trees import leaves, map_tensors, rebuild, replace_tensors, tensors_of
 from ..equilibrium import BackwardRecord, Equilibrium, SolveStats
@@ -169,7 +168,7 @@ class _Solve(_Computation):
     def graph(self) -> tuple[list[Tensor], list[Tensor]]:
         if not self.is_recorded:
             raise RuntimeError(
-                "A transform of torch.func asks for the derivative of a solve that was made under torch.no_grad()."
+                "A transform of torch.func needs the derivative of a solve that ran under torch.no_grad()."
             )
         return self._graph
 
@@ -211,7 +210,7 @@ class _Flat:
             call = torch.func.vmap(call)
         self._call = call
         # What samples were found to be independent for: the caller's own map, and not all that is transformed.
-        self.__code__ = identity_of(cell)
+        self.__wrapped__ = cell
 
     def __call__(self, z: Any, **step: int) -> Any:
         """Evaluate f for all samples of all that is mapped over."""
@@ -295,8 +294,8 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         raise RuntimeError(
-            "fixed_point has no forward-mode derivative, which torch.func.jvp, jacfwd and hessian take, but with "
-            "adjoint=Unrolled(); use torch.func.grad, vjp or jacrev."
+            "fixed_point has no forward-mode derivative, which torch.func.jvp, jacfwd and hessian need. Use "
+            "torch.func.grad, vjp or jacrev, or adjoint=Unrolled()."
         )
 
     @staticmethod

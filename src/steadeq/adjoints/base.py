@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from .._internal.independence import check_products
+from .._internal.independence import check_products, check_residuals, check_solution, is_known
 from .._internal.linearization import Linearization
-from .._internal.randomness import warn_if_random
+from .._internal.randomness import check_steady
 from .._internal.trees import Layout, select_rows
 from ..equilibrium import BackwardRecord, ConvergenceWarning, SolveStats, Status
 from ..solvers import AbstractLinearSolver, AbstractSolver
 from ..solvers._compiled import CompiledMap
 from ..solvers._loop import Options, solve
-from ._attachment import attach
+from ._attachment import Audit, attach
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +62,30 @@ class Problem:
         Returns:
             The (B, D) state, how the solve went, and the state of the method as it ended if rows were to be kept.
         """
-        chosen = Options(cell=self.cell, **options)
+        chosen = Options(**options)
         if self.code is not None:
             found = self.code.solve(z0, self.inputs, solver=solver, layout=self.layout, options=chosen)
             if found is not None:
                 return *found, None
         z, stats, state = solve(f, z0, self.inputs, solver=solver, layout=self.layout, options=chosen)
         return z, stats, state if chosen.keep_rows else None
+
+    def check_samples(self, z: Tensor, stats: SolveStats) -> SolveStats:
+        """Return the stats of a solve whose state no other evaluation sees, compared with the whole map.
+
+        That is done once for a cell, where samples stopped one after the other and the budget leaves an evaluation.
+        """
+        layout, solver = self.layout, self.solver
+        if layout.batch_dims == 0 or len(z) == 1 or solver.tol == 0 or is_known(self.cell):
+            return stats
+        least, most = torch.stack([stats.num_evals.min(), stats.num_evals.max()]).tolist()
+        if least == most or most >= solver.max_evals:
+            return stats
+
+        def evaluate() -> Tensor:
+            return layout.pack_image(self.f_solve(layout.unpack(z), *self.inputs), len(z))
+
+        return check_residuals(self.cell, evaluate, z, self.z0, stats, layout.eps)
 
 
 @dataclass(frozen=True)
@@ -79,7 +96,7 @@ class AbstractAdjoint(ABC):
     """Whether autograd records the steps of the solve themselves."""
 
     def check_solver(self, solver: AbstractSolver) -> None:  # noqa: B027 (most go with every solver)
-        """Refuse a solver that the adjoint cannot go with, by a ValueError that says which it can."""
+        """Raise a ValueError if the adjoint does not support the solver."""
 
     @abstractmethod
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
@@ -127,37 +144,50 @@ class AbstractLinearAdjoint(AbstractAdjoint):
                 compact=problem.compact and not self.keeps_rows,
                 keep_rows=self.keeps_rows,
             )
-        if torch.is_grad_enabled():
-            is_lost = lost_rows(solver, stats)
-            point = linearize_without(is_lost, problem, z)
+        if not torch.is_grad_enabled():
+            return z, problem.check_samples(z, stats), record
+        may_ask = _may_ask(solver, z)
+        is_lost = lost_rows(solver, stats)
+        is_checked = self.is_exact and problem.layout.batch_dims == 1 and len(z) > 1
+        audit = Audit(problem.cell, problem.layout.eps) if is_checked and may_ask else None
+        point = linearize_without(is_lost, problem, z if audit is None else audit.watch(z))
 
-            def cotangent(vjp: Callable[[Tensor], Tensor], g: Tensor) -> tuple[Tensor, SolveStats]:
-                if self.is_exact and problem.layout.batch_dims:
-                    check_products(problem.cell, vjp, g)
-                with record_function("steadeq.adjoint"):
-                    if is_lost is None:
-                        return self.cotangent(vjp, g, state)
-                    u, backward = self.cotangent(vjp, g.masked_fill(is_lost, 0), state)
-                    return u, backward.lose(is_lost[:, 0])
+        def cotangent(vjp: Callable[[Tensor], Tensor], g: Tensor) -> tuple[Tensor, SolveStats]:
+            is_new = is_checked and not is_known(problem.cell)
+            if is_new:
+                check_products(problem.cell, vjp, g)
+            with record_function("steadeq.adjoint"):
+                g = g if is_lost is None else g.masked_fill(is_lost, 0)
+                u, backward = self.cotangent(vjp, g, state)
+            if is_new:
+                check_solution(problem.cell, vjp(u), u, g, backward.residual, problem.layout.eps)
+            return u, backward if is_lost is None else backward.lose(is_lost[:, 0])
 
-            attached = attach(
-                point,
-                z,
-                cotangent=cotangent,
-                record=record,
-                again=problem.f_again,
-                refusal=None
-                if self.is_exact
-                else f"A second derivative through adjoint={type(self).__name__}() is not supported, as its gradient "
-                "is an approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled().",
-            )
-            if attached.requires_grad:
-                warn_if_short("forward", solver, stats)
-                # A fixed budget on an accelerator is there to let the host run ahead, which a question would end.
-                if solver.tol > 0 or z.device.type == "cpu":
-                    warn_if_random(problem.cell, point, problem.z0, z, stats.residual)
-            z = attached
-        return z, stats, record
+        attached = attach(
+            point,
+            z,
+            cotangent=cotangent,
+            record=record,
+            again=problem.f_again,
+            audit=audit,
+            refusal=None
+            if self.is_exact
+            else f"A second derivative through adjoint={type(self).__name__}() is not supported, as its gradient "
+            "is an approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled().",
+        )
+        if attached.requires_grad:
+            warn_if_short("forward", solver, stats)
+            if may_ask:
+                stats = check_steady(problem.cell, point, problem.z0, z, stats)
+        return attached, stats, record
+
+
+def _may_ask(solver: AbstractSolver, z: Tensor) -> bool:
+    """Return whether to look at numbers after a solve.
+
+    A fixed budget on an accelerator is there to let the host run ahead, which a question would end.
+    """
+    return solver.tol > 0 or z.device.type == "cpu"
 
 
 def lost_rows(solver: AbstractSolver, stats: SolveStats) -> Tensor | None:
@@ -165,8 +195,7 @@ def lost_rows(solver: AbstractSolver, stats: SolveStats) -> Tensor | None:
 
     Their derivatives are NaN, and not zero, however they are weighed; so they are left out where it can be known.
     """
-    # A fixed budget on an accelerator is there to let the host run ahead, which a question would end.
-    if solver.tol == 0 and stats.status.device.type != "cpu":
+    if not _may_ask(solver, stats.status):
         return None
     is_lost = stats.status == Status.NON_FINITE
     return is_lost.unsqueeze(1) if is_lost.any() and not is_lost.all() else None
@@ -211,7 +240,7 @@ def warn_if_short(which: str, solver: AbstractLinearSolver, stats: SolveStats) -
     statuses = ", ".join(Status(status).name for status in sorted(set(stats.status.tolist())) if status)
     if statuses:
         warnings.warn(
-            f"A {which} solve by {solver} ended short of its tolerance ({statuses}), and {_ADVICE[which]}",
+            f"A {which} solve by {solver} did not reach its tolerance ({statuses}), and {_ADVICE[which]}",
             ConvergenceWarning,
             stacklevel=1,
         )

@@ -18,7 +18,7 @@ from .base import AbstractLinearAdjoint
 class OneStep(AbstractLinearAdjoint):
     """The gradient of one evaluation at the equilibrium, u = g (Jacobian-free backpropagation).
 
-    Free, and biased: the part of the gradient that comes back through J is missing.
+    It costs nothing and is biased: the part of the gradient that flows back through J is missing.
     """
 
     def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, state: Any) -> tuple[Tensor, SolveStats]:
@@ -30,7 +30,7 @@ class OneStep(AbstractLinearAdjoint):
 class Phantom(AbstractLinearAdjoint):
     """The phantom gradient: `num_steps` damped iterations of u = Jᵀu + g, in its memory-free Neumann form.
 
-    Between `OneStep` (num_steps=1, damping=1) and `Implicit` (many steps) in cost and in bias.
+    In cost and bias, it lies between `OneStep` (num_steps=1, damping=1) and `Implicit` (many steps).
     """
 
     num_steps: int = 5

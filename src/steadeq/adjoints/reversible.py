@@ -1,9 +1,9 @@
-"""The exact gradient of steps that can be taken back, with memory for a single one of them."""
+"""The exact gradient of reversible steps, with the memory of one step."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from .._internal.autocast import without_autocast
 from .._internal.linearization import Linearization
-from .._internal.randomness import warn_if_random
+from .._internal.randomness import check_steady
 from .._internal.trees import replace_tensors
 from ..equilibrium import BackwardRecord, ConvergenceWarning, SolveStats, Status
 from ..solvers import AbstractSolver, Picard
 from ..solvers._map import RunningMap
 from ..solvers._progress import Progress
 from ._attachment import Sources
-from .base import AbstractAdjoint, Problem, warn_if_short
+from .base import AbstractAdjoint, Problem, lost_rows, warn_if_short, without_lost
 
 _TOLERATED = 1e-3
 """Relative error of the retraced start above which gradients are warned of."""
@@ -26,18 +26,18 @@ _TOLERATED = 1e-3
 
 @dataclass(frozen=True)
 class Reversible(AbstractAdjoint):
-    """The exact gradient of the steps that were taken, in the memory of one (RevDEQ, 2025).
+    """The exact gradient of the steps that were taken, with the memory of one step (RevDEQ, 2025).
 
-    Needs `solver=Picard(damping=...)` with a damping below 1, whose iteration it couples: the point after next is
-    (1 - damping) times the last one plus damping times f of this one, with the same fixed points. Each step can be
-    taken back by solving that for the last point, so that the backward pass retraces all points from the end and
-    differentiates each evaluation anew. It costs an evaluation and a product for each evaluation of the solve.
+    It needs `solver=Picard(damping=...)` with a damping below 1, and couples the iteration: the next point is (1 -
+    damping) times the previous point plus damping times f of the current one, which has the same fixed points. Solving
+    this for the previous point reverses a step. The backward pass retraces all points from the end and differentiates
+    each evaluation again. It costs an evaluation and a product for each evaluation of the solve.
 
-    Points are kept in float64, whatever f computes in. With a damping of 0.5 and f in float32 or narrower, steps are
-    then taken back bit for bit, about 30 of them, until float64 has no more digits to spare. With other dampings, and
-    with f in float64, rounding is magnified by 1 / (1 - damping) at each step, and by more where the Jacobian is large:
-    with 0.8 the start of a fresh multiscale DEQ is lost after 6 steps. `eq.backward.residual` is the relative error
-    with which the start was found again, and where that is large there is a warning.
+    Points are stored in float64, whatever the dtype of f. With a damping of 0.5 and f in float32 or narrower, about 30
+    steps are reversed bit for bit, until float64 runs out of digits. With other dampings, or with f in float64,
+    rounding errors grow by 1 / (1 - damping) per step, and by more if the Jacobian is large: with 0.8, the start of a
+    freshly initialized multiscale DEQ is lost after 6 steps. `eq.backward.residual` is the relative error of the
+    recomputed start; if it is large, there is a warning.
 
     Example:
         >>> from steadeq import fixed_point
@@ -50,7 +50,7 @@ class Reversible(AbstractAdjoint):
     """
 
     def check_solver(self, solver: AbstractSolver) -> None:
-        """Refuse all but damped plain iteration."""
+        """Accept damped plain iteration only."""
         if not isinstance(solver, Picard) or solver.damping == 1:
             raise ValueError(
                 "adjoint=Reversible() needs solver=Picard(damping=...) with a damping below 1, such as 0.5, not "
@@ -58,7 +58,7 @@ class Reversible(AbstractAdjoint):
             )
 
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
-        """Iterate, and attach what takes the steps back if gradients are on."""
+        """Iterate, and attach the node that reverses the steps if gradients are on."""
         solver = problem.solver
         self.check_solver(solver)
         assert isinstance(solver, Picard)
@@ -66,7 +66,15 @@ class Reversible(AbstractAdjoint):
         with torch.no_grad():
             wide, stats = _iterate(problem, solver)
             z = wide[0].to(problem.z0.dtype)
-        if torch.is_grad_enabled():
+        is_lost = lost_rows(solver, stats) if torch.is_grad_enabled() else None
+        if not torch.is_grad_enabled():
+            stats = problem.check_samples(z, stats)
+        elif is_lost is not None:
+            # Once more without those samples, whose derivatives are NaN however they are weighed.
+            rows, inputs = without_lost(is_lost, problem)
+            others, _, record = self.run(replace(problem, z0=problem.z0.index_select(0, rows), inputs=inputs))
+            z = torch.where(is_lost, z, others)
+        else:
             point = Linearization(problem.f, z, problem.inputs, problem.layout)
             point.check_graph()
             sources = Sources(point)
@@ -77,7 +85,7 @@ class Reversible(AbstractAdjoint):
                         "closes over the result of another computation; pass it after z0 as an input."
                     )
                 warn_if_short("forward", solver, stats)
-                warn_if_random(problem.cell, point, problem.z0, z, stats.residual)
+                stats = check_steady(problem.cell, point, problem.z0, z, stats)
                 steps = _Steps(
                     problem=problem,
                     damping=solver.damping,
@@ -175,9 +183,9 @@ class _Steps:
         )
         if not is_exact.all():
             warnings.warn(
-                "adjoint=Reversible() could not take its steps back for rounding, and its gradients are not exact; "
-                "lower max_evals or damping of the solver, or use adjoint=Implicit(). eq.backward.residual says by how "
-                "much the start was missed.",
+                "adjoint=Reversible() could not reverse its steps because of rounding, so its gradients are not "
+                "exact. Lower max_evals or damping of the solver, or use adjoint=Implicit(). eq.backward.residual is "
+                "the error at the start.",
                 ConvergenceWarning,
                 stacklevel=1,
             )

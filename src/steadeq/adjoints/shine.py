@@ -1,4 +1,4 @@
-"""The gradient from what the forward solve learned about the inverse."""
+"""The gradient from the inverse estimate of the forward solve."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .base import AbstractLinearAdjoint
 
 @dataclass(frozen=True)
 class Shine(AbstractLinearAdjoint):
-    """The inverse estimate of the forward Broyden solve, used for the backward pass too (Ramzi et al., 2022).
+    """The gradient from the inverse estimate of the forward Broyden solve (Ramzi et al., 2022).
 
-    Costs no vector-Jacobian product. Where the estimate stretches the gradient beyond `max_stretch`, that sample falls
-    back to the gradient of `OneStep`. Needs `solver=Broyden(...)`, whose whole history is kept.
+    It costs no vector-Jacobian product. A sample whose gradient the estimate would lengthen by more than `max_stretch`
+    gets the gradient of `OneStep` instead. It needs `solver=Broyden(...)` and keeps the whole history of the solve.
     """
 
     max_stretch: float = 1.3
@@ -34,7 +34,7 @@ class Shine(AbstractLinearAdjoint):
             raise ValueError(f"max_stretch is {self.max_stretch!r}; it must be > 0.")
 
     def check_solver(self, solver: AbstractSolver) -> None:
-        """Refuse other methods than Broyden's."""
+        """Accept Broyden's method only."""
         if not isinstance(solver, Broyden):
             raise ValueError(f"adjoint=Shine() needs solver=Broyden(...), not {type(solver).__name__}.")
 

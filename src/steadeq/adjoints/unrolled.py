@@ -16,22 +16,22 @@ from .base import AbstractAdjoint, Problem, lost_rows, without_lost
 class Unrolled(AbstractAdjoint):
     """Ordinary backpropagation through every step of the solver.
 
-    Memory grows with the number of evaluations. The reference for the others, and the way to train a weight-tied
-    network of fixed depth: `Loop(num_steps=depth)`. With `Picard`, the state is that after the last step, as in a loop,
-    even where the one before it had a smaller residual.
+    Memory grows with the number of evaluations. Use it as a reference for the other adjoints, and to train a
+    weight-tied network of fixed depth with `Loop(num_steps=depth)`. With `Picard`, the result is the state after the
+    last step, as in a loop, even if an earlier state had a smaller residual.
 
-    With `last=k`, the first evaluations are not recorded, and gradients go through the last k only, which is how looped
-    and recursive models are trained: memory grows with k and not with the number of evaluations.
+    With `last=k`, gradients flow through the last k evaluations only, as in the training of looped and recursive
+    models. Memory then grows with k and not with the number of evaluations.
 
-    With a tolerance, gradients go through the steps which a sample took to meet it. One that is returned where it
-    started, as after a warm start at the solution, took none; it gets the gradient of one evaluation there, as with
-    `OneStep`. With `last=k`, every sample that meets the tolerance gets the gradient of k evaluations from there.
+    With a tolerance, gradients flow through the steps that a sample took to meet it. A sample that started at the
+    solution took no step and gets the gradient of one evaluation, as with `OneStep`. With `last=k`, every sample that
+    meets the tolerance gets the gradient of k evaluations from there.
     """
 
     records = True
 
     last: int | None = None
-    """Number of last evaluations that gradients go through; None for all of them."""
+    """Number of last evaluations that gradients flow through; None for all."""
 
     def __post_init__(self) -> None:
         if self.last is not None:
@@ -40,6 +40,7 @@ class Unrolled(AbstractAdjoint):
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
         """Solve while autograd records."""
         z, stats = self._solve(problem)
+        stats = problem.check_samples(z.detach(), stats)
         is_lost = lost_rows(problem.solver, stats) if torch.is_grad_enabled() else None
         if is_lost is not None:
             # Once more without those samples: the derivatives of what became NaN are NaN, however they are weighed.

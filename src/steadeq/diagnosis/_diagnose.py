@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,8 +22,14 @@ from ..equilibrium import Equilibrium
 from ..jacobian import Estimate, spectral_radius
 from ..jacobian._products import Probes
 from ..solvers._map import RunningMap
-from .result import NEGLIGIBLE, Diagnosis
-from .verdict import MAX_PERIOD, NUM_KEPT, judge
+from ._iteration import CountedMap, Trajectory, distance, iterate
+from ._questions import causal_leak, look_inside, modules_of, other_samples, rounding_gain, scores_by_bits
+from .result import Diagnosis, depths_of_interest
+from .verdict import NUM_KEPT, Finding, Verdict, judge
+from .words import NEGLIGIBLE
+
+_EARLY = 8
+"""Evaluations after which the block is looked at where no training depth is given."""
 
 
 @outside_of_graphs
@@ -42,39 +46,47 @@ def diagnose(
     generator: torch.Generator | None = None,
     batch_dims: int = 1,
     pass_step: bool = False,
+    bits: Sequence[int] = (),
+    time_dim: int | None = None,
 ) -> Diagnosis:
-    """Tell whether it is safe to iterate z = f(z, *inputs), without training or changing anything.
+    """Tell whether iterating z = f(z, *inputs) settles and whether it helps, without training or changing anything.
 
     f is any block that maps a state to a state of the same shape: a looped or recursive block, or the cell of a DEQ. It
-    is iterated as it is, in the mode it is in. Nothing is left behind: no gradients, torch's random state, and the
-    buffers of the modules that f is, is a method of or refers to are put back.
+    is iterated in its current mode. `diagnose` leaves no gradients, and restores torch's random state and the buffers
+    of the modules that f uses.
 
     The cost, in evaluations of f on the whole batch: `max_evals` from z0, as many from each other start (zeros, unless
-    z0 is that, and Gaussian noise), as many with the inputs of other samples, and 4 for the precision of f and its
-    graph; at most `max_products` products with its Jacobian; and `max_evals` + 1 evaluations of the metric. So about
-    3 or 4 times `max_evals`, and less if every state stops moving. At most 33 states are held at a time.
+    z0 is that, and Gaussian noise), as many with the inputs of other samples, and 8 for the precision of f, its graph
+    and what it is like; at most `max_products` products with its Jacobian; and `max_evals` + 1 evaluations of the
+    metric. So about 3 or 4 times `max_evals`, and less if every state stops moving. Where a state rests although its
+    spectral radius is above 1, `max_evals` more. At most 33 states are held at a time.
 
     Args:
         f: The block, called as f(z, *inputs).
         z0: State to start from: a floating-point tensor, or a nested tuple, list or dict of them; dim 0 is the batch.
-        *inputs: What f takes after the state, batched along dim 0: tensors, or nested structures of them.
-        max_evals: Number of evaluations to iterate for, at least 16: several times the depth that you want to use, as
-            no cycle is seen, nor any slow drift, before it has gone around a few times.
-        training_depth: Number of evaluations that the block was trained with, if you want to know what happens beyond.
+        *inputs: Further arguments of f, batched along dim 0: tensors, or nested structures of them.
+        max_evals: Number of evaluations to iterate for, at least 16. Choose several times the depth that you want to
+            use: a cycle or a slow drift shows only after a few rounds.
+        training_depth: Number of evaluations that the block was trained with, to report what happens beyond it.
         metric: Maps a state to a score of each sample, (B,), or of the whole batch, a scalar.
-        metric_name: What the metric is called in words and in the figure.
-        higher_is_better: Whether a larger score is a better one; not so for a loss or a perplexity.
-        max_products: The most products with the Jacobian to spend on the spectral radius; 0 leaves it out.
+        metric_name: Name of the metric in the text and in the figure.
+        higher_is_better: Whether a larger score is better; pass False for a loss or a perplexity.
+        max_products: Largest number of products with the Jacobian for the spectral radius; 0 skips it.
         generator: Source of the Gaussian start and of probes; torch's own by default.
         batch_dims: 1 where dim 0 is a batch of independent samples, 0 where the whole state is one sample.
         pass_step: Whether f is called as f(z, *inputs, step=k), with k from 0 on, as blocks want that know their step.
             Its spectral radius is that of its last step.
+        bits: Numbers of bits, such as (8, 6, 4), to which the weights of f are rounded, to see what becomes of the
+            metric. Each takes `max_evals` evaluations; how much iterating multiplies errors takes 3 times as many.
+        time_dim: Dim of state and inputs that is time, if you want to know whether later tokens change the states of
+            earlier ones; takes the training depth twice, or 8 evaluations twice if none is given.
 
     Returns:
-        What was found; `print` says it in words, and what to do about it.
+        What was found; `print` says it in a few lines, and what to do about it.
 
     Raises:
-        ValueError: An argument is out of range, or the metric returns something of another shape.
+        ValueError: An argument is out of range, the metric returns something of another shape, or there is nothing that
+            `bits` or `time_dim` could be applied to.
 
     Example:
         >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
@@ -88,40 +100,80 @@ def diagnose(
         check_count("training_depth", training_depth)
         if training_depth > max_evals:
             raise ValueError(
-                f"training_depth is {training_depth}; it must be at most max_evals ({max_evals}): raise that, as what "
-                "happens beyond the training depth is the question."
+                f"training_depth is {training_depth}; it must be at most max_evals ({max_evals}). Raise max_evals: the "
+                "diagnosis needs evaluations beyond the training depth."
             )
+    marked = min(training_depth or _EARLY, max_evals)
+    modules = modules_of(f)
+    if bits:
+        if metric is None or not any(parameter.ndim >= 2 for module in modules for parameter in module.parameters()):
+            raise ValueError("bits needs a metric, and an f that is, or refers to, a module with weights.")
+        for num_bits in bits:
+            check_count("bits", num_bits, minimum=2)
+    if time_dim is not None:
+        check_count("time_dim", time_dim)
     refuse_vmap(leaves((z0, inputs)))
     layout = state_layout(z0, batch_dims)
     check_inputs(inputs, layout)
-    block = _Counted(under_autocast(hold_masks(f), layout), passes_step=pass_step)
+    block = CountedMap(under_autocast(hold_masks(f), layout), passes_step=pass_step)
     devices = [] if layout.device.type == "cpu" else [layout.device]
     device_type = layout.device.type if devices else "cuda"
-    with torch.random.fork_rng(devices, device_type=device_type), _unchanged_buffers(f, metric):
+    with torch.random.fork_rng(devices, device_type=device_type), _unchanged_buffers(modules + modules_of(metric)):
         with torch.no_grad(), without_autocast(layout):
             start = layout.pack(map_tensors(Tensor.detach, z0))
             score = None if metric is None else under_autocast(metric, layout)
-            trajectory = _Trajectory(block, layout, inputs, start, max_evals, score)
+            trajectory = Trajectory(block, layout, inputs, start, max_evals, score, marked)
             end = trajectory.end
             # Of the start too, as the end may be zero.
             size = torch.maximum(row_norm(start), row_norm(end))
             at_end = partial(block, step=max_evals - 1) if pass_step else block
             noise, is_random = _noise(at_end, layout, inputs, end, generator)
+            scale = _scale(layout, start, end)
             ends = {
-                name: _iterate(block, layout, inputs, other, max_evals)
-                for name, other in _other_starts(layout, start, end, generator).items()
+                name: iterate(block, layout, inputs, other, max_evals)
+                for name, other in _other_starts(start, scale, generator).items()
             }
             input_effect = None
             if layout.batch_size > 1 and any(isinstance(leaf, Tensor) for leaf in leaves(inputs)):
-                others = map_tensors(lambda leaf: leaf.roll(1, 0), inputs)
-                input_effect = _distance(_iterate(block, layout, others, start, max_evals), end, size)
+                others = iterate(block, layout, other_samples(inputs), start, max_evals)
+                input_effect = distance(others, end, size)
+            at_marked = partial(block, step=marked - 1) if pass_step else block
+            skip, recall = look_inside(at_marked, layout, inputs, trajectory.marked, generator)
+            leak = None
+            if time_dim is not None:
+                leak = causal_leak(block, layout, inputs, start, marked, time_dim)
+            gain, by_bits = None, None
+            if bits and score is not None:
+                gain = rounding_gain(block, layout, inputs, end, max_evals, generator)
+                depths = depths_of_interest(training_depth, max_evals)
+                by_bits = scores_by_bits(block, layout, inputs, start, score, modules, bits, depths)
         z = layout.unpack(end.clone())
         radius, reason = _radius(at_end, z, inputs, max_products, generator, batch_dims)
-    findings = [
-        judge(steps, sizes, returns, floor=float(floor), eps=layout.eps)
-        for steps, sizes, returns, floor in zip(*trajectory.measures, noise.cpu().double(), strict=True)
-    ]
-    is_same = torch.stack([_distance(other, end, size) < NEGLIGIBLE for other in ends.values()]).all(dim=0)
+        findings = _judged(trajectory, noise, layout)
+        if radius is not None:
+            # A contraction so slow that its steps do not show it is no certain drift.
+            is_inside = radius.value < 1 - 8 * layout.eps
+            findings = [
+                finding._replace(is_certain=finding.is_certain and not (inside and finding.verdict == Verdict.DRIFTS))
+                for finding, inside in zip(findings, is_inside.tolist(), strict=True)
+            ]
+        is_suspect = [
+            _is_suspect(finding, radius, row, float(trajectory.residual[-1, row]))
+            for row, finding in enumerate(findings)
+        ]
+        is_unstable = torch.zeros(layout.batch_size, dtype=torch.bool, device="cpu")
+        if any(is_suspect) and not is_random:
+            with torch.no_grad(), without_autocast(layout):
+                nudge = NEGLIGIBLE * scale * Probes(end, 1, "gaussian", generator).draw()
+                nudged = Trajectory(block, layout, inputs, end + nudge, max_evals)
+            away = distance(nudged.end, end, size)
+            for row, finding in enumerate(_judged(nudged, noise, layout)):
+                if is_suspect[row] and float(away[row]) > 2 * NEGLIGIBLE:
+                    is_unstable[row] = True
+                    verdict = finding.verdict if finding.verdict == Verdict.DIVERGES else Verdict.DRIFTS
+                    is_certain = finding.is_certain and verdict == finding.verdict
+                    findings[row] = Finding(verdict, is_certain, finding.rate)
+    is_same = torch.stack([distance(other, end, size) < NEGLIGIBLE for other in ends.values()]).all(dim=0)
     cosine = torch.stack([torch.cosine_similarity(other, end, dim=1) for other in ends.values()])
     return Diagnosis(
         residual=trajectory.residual,
@@ -133,15 +185,23 @@ def diagnose(
         # As large as a number of single precision can be.
         rate=torch.tensor([min(finding.rate, 3e38) for finding in findings], device="cpu"),
         period=torch.tensor([finding.period for finding in findings], device="cpu"),
+        is_transient=torch.tensor([finding.is_transient for finding in findings], device="cpu"),
+        is_unstable=is_unstable,
         radius=radius,
         radius_missing=reason,
         starts=tuple(ends),
         is_path_independent=is_same,
         # Of states that overflow, the direction is unknown.
         cosine=cosine.amin(dim=0).nan_to_num(0.0).cpu(),
-        movement=_distance(start, end, size),
-        movement_after_one=_distance(trajectory.first, end, size),
+        movement=distance(start, end, size),
+        movement_after_one=distance(trajectory.first, end, size),
         input_effect=input_effect,
+        growth=trajectory.growth,
+        skip=skip,
+        recall=recall,
+        leak=leak,
+        gain=gain,
+        bits=by_bits,
         is_random=is_random,
         training_depth=training_depth,
         num_evals=block.num_evals,
@@ -149,95 +209,20 @@ def diagnose(
     )
 
 
-class _Counted:
-    """A map that counts its evaluations."""
-
-    def __init__(self, f: Callable[..., Any], *, passes_step: bool = False) -> None:
-        self._f, self.passes_step, self.num_evals = f, passes_step, 0
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        self.num_evals += 1
-        return self._f(*arguments, **options)
-
-
-class _Trajectory:
-    """The states z0, f(z0), ..., of which only measures and the latest are kept."""
-
-    def __init__(
-        self,
-        block: _Counted,
-        layout: Layout,
-        inputs: tuple[Any, ...],
-        start: Tensor,
-        max_evals: int,
-        metric: Callable[[Any], Any] | None,
-    ) -> None:
-        latest = deque([start], maxlen=NUM_KEPT)
-        steps, sizes, scores = [], [], [] if metric is None else [_score(metric, layout, start)]
-        self.first = self.end = start
-        """The states after one evaluation and after all."""
-        for fz, step, size in _steps(block, layout, inputs, start, max_evals):
-            self.first = self.first if steps else fz
-            self.end = fz
-            latest.append(fz)
-            steps.append(step)
-            sizes.append(size)
-            if metric is not None:
-                scores.append(_score(metric, layout, fz))
-        # What stopped moving stays as it is.
-        missing = max_evals - len(steps)
-        step, size = (torch.stack(rows + rows[-1:] * missing).cpu().double() for rows in (steps, sizes))
-        self.measures = step.T, size.T, _returns(latest)
-        """Steps, sizes and returns as `judge` takes them, with the samples along dim 0."""
-        self.residual = torch.where(step == 0, 0, step / size).nan_to_num(math.inf, math.inf)
-        """(evaluations, B) relative residuals."""
-        self.metric = torch.stack(scores + scores[-1:] * missing).cpu() if scores else None
-        """(evaluations + 1, B or 1) scores."""
-
-
-def _returns(latest: deque[Tensor]) -> Tensor:
-    """Return the (B, periods, shifts) distances between latest states that are 1, 2, ... evaluations apart."""
-    num_periods = min(MAX_PERIOD, (len(latest) - 1) // 2)
-    num_shifts = len(latest) - num_periods
-    rows = [
-        row_norm(latest[-1 - shift] - latest[-1 - shift - period])
-        for period in range(1, num_periods + 1)
-        for shift in range(num_shifts)
+def _judged(trajectory: Trajectory, noise: Tensor, layout: Layout) -> list[Finding]:
+    return [
+        judge(steps, sizes, returns, floor=float(floor), eps=layout.eps)
+        for steps, sizes, returns, floor in zip(*trajectory.measures, noise.cpu().double(), strict=True)
     ]
-    return torch.stack(rows, dim=1).cpu().double().unflatten(1, (num_periods, num_shifts))
 
 
-def _steps(
-    block: _Counted, layout: Layout, inputs: tuple[Any, ...], z: Tensor, max_evals: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Iterate, and yield each image with the (B,) norms of its step and of itself, until nothing moves any more."""
-    evaluate = RunningMap(block, layout, inputs, compact=False, passes_step=block.passes_step)
-    for index in range(max_evals):
-        seen, fz = evaluate(z)
-        step = row_norm(fz - seen)
-        yield fz, step, row_norm(fz)
-        # Now and then, as asking makes the device wait.
-        if index % 16 == 15 and bool(((step == 0) | ~step.isfinite()).all()):
-            return
-        z = fz
-
-
-def _iterate(block: _Counted, layout: Layout, inputs: tuple[Any, ...], z: Tensor, max_evals: int) -> Tensor:
-    """Return the state in which iterating ends."""
-    end = z
-    for image, _, _ in _steps(block, layout, inputs, z, max_evals):
-        end = image
-    return end
-
-
-def _score(metric: Callable[[Any], Any], layout: Layout, z: Tensor) -> Tensor:
-    score = torch.as_tensor(metric(layout.unpack(z)), device=z.device).detach()
-    if score.shape not in ((), (layout.batch_size,)):
-        raise ValueError(
-            f"metric returned a tensor of shape {tuple(score.shape)}; it must be a score of each sample, of shape "
-            f"({layout.batch_size},), or a scalar."
-        )
-    return score.double().reshape(-1)
+def _is_suspect(finding: Finding, radius: Estimate | None, row: int, residual: float) -> bool:
+    """Return whether a state may rest only because what grows is still too small to be seen."""
+    if finding.verdict == Verdict.DRIFTS:
+        return residual < NEGLIGIBLE and finding.rate > 1 and not finding.is_certain
+    if finding.verdict != Verdict.CONVERGES or radius is None:
+        return False
+    return float(radius.value[row] - radius.error[row]) > 1
 
 
 def _noise(
@@ -258,19 +243,17 @@ def _noise(
     return 2 * (change + layout.eps * size), bool(is_random.any())
 
 
-def _other_starts(layout: Layout, start: Tensor, end: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-    """Return starts by name: zeros, unless that is the given start, and noise of the scale of each leaf."""
-    starts = {"zeros": torch.zeros_like(start)} if bool(start.any()) else {}
+def _scale(layout: Layout, start: Tensor, end: Tensor) -> Tensor:
+    """Return the scale of each entry of the state: that of its leaf at the start or, if it is larger, at the end."""
     pairs = zip(layout.split(start), layout.split(end), strict=True)
     sizes = [first_positive(root_mean_square(a).maximum(root_mean_square(b)).nan_to_num(0, 0, 0)) for a, b in pairs]
-    scale = torch.cat([size.expand(-1, dim) for size, dim in zip(sizes, layout.sizes, strict=True)], dim=1)
-    return starts | {"Gaussian noise": scale * Probes(end, 1, "gaussian", generator).draw()}
+    return torch.cat([size.expand(-1, dim) for size, dim in zip(sizes, layout.sizes, strict=True)], dim=1)
 
 
-def _distance(a: Tensor, b: Tensor, size: Tensor) -> Tensor:
-    """Return the (B,) distances of rows in units of a size; infinite where they are not finite."""
-    distance = row_norm(a - b)
-    return torch.where(distance == 0, 0, distance / size).nan_to_num(math.inf, math.inf).cpu()
+def _other_starts(start: Tensor, scale: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+    """Return starts by name: zeros, unless that is the given start, and noise."""
+    starts = {"zeros": torch.zeros_like(start)} if bool(start.any()) else {}
+    return starts | {"Gaussian noise": scale * Probes(start, 1, "gaussian", generator).draw()}
 
 
 def _radius(
@@ -303,15 +286,8 @@ def _radius(
 
 
 @contextlib.contextmanager
-def _unchanged_buffers(*functions: Callable[..., Any] | None) -> Iterator[None]:
-    """Put back what functions write to the buffers of their modules, as batch norm in training mode does."""
-    owners: list[Any] = []
-    for function in functions:
-        owners += [function, getattr(function, "__self__", None)]
-        if inspect.isfunction(function) or inspect.ismethod(function):
-            variables = inspect.getclosurevars(function)
-            owners += [*variables.nonlocals.values(), *variables.globals.values()]
-    modules = [module for owner in owners if isinstance(owner, nn.Module) for module in owner.modules()]
+def _unchanged_buffers(modules: list[nn.Module]) -> Iterator[None]:
+    """Put back what is written to the buffers of modules, as batch norm in training mode does."""
     saved = [
         (module, name, buffer, buffer.detach().clone())
         for module in modules

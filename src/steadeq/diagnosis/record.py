@@ -30,9 +30,16 @@ _BY_SAMPLE: dict[str, tuple[torch.dtype, float]] = {
     "movement": (torch.float64, math.inf),
     "movement_after_one": (torch.float64, math.inf),
     "input_effect": (torch.float64, math.inf),
+    "is_transient": (torch.bool, math.nan),
+    "is_unstable": (torch.bool, math.nan),
+    "growth": (torch.float64, math.inf),
+    "skip": (torch.float64, math.nan),
+    "recall": (torch.float64, math.inf),
+    "leak": (torch.float64, math.inf),
+    "gain": (torch.float64, math.inf),
 }
 """Dtype, and what None stands for: numbers that are not finite, which JSON does not have."""
-_MAY_LACK = ("metric", "input_effect", "radius", "training_depth")
+_MAY_LACK = ("metric", "input_effect", "radius", "training_depth", "recall", "leak", "gain", "bits")
 
 
 def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -44,6 +51,13 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "starts": list(diagnosis.starts),
         **{name: getattr(diagnosis, name) for name in _PLAIN},
         **{name: _to_list(getattr(diagnosis, name)) for name in (*_BY_SAMPLE, "metric", "residual")},
+        # JSON has strings for keys alone.
+        "bits": None
+        if diagnosis.bits is None
+        else [
+            [num_bits, [[depth, _finite(x)] for depth, x in scores.items()]]
+            for num_bits, scores in diagnosis.bits.items()
+        ],
         "radius": None
         if radius is None
         else {
@@ -59,13 +73,20 @@ def from_dict(kind: type[Diagnosis], content: dict[str, Any]) -> Diagnosis:
     try:
         fields = _read(content)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"This is no diagnosis: {error!r}") from error
+        raise ValueError(f"The dict is not a diagnosis: {error!r}") from error
     return kind(**fields, z=None)
 
 
 def _read(content: dict[str, Any]) -> dict[str, Any]:
     verdicts = [Verdict[name.upper()] for name in content["verdict"]]
     size = len(verdicts)
+    # Records of earlier versions do without.
+    content = {
+        **dict.fromkeys(("is_transient", "is_unstable"), [False] * size),
+        **dict.fromkeys(("growth", "skip"), [None] * size),
+        **dict.fromkeys(("recall", "leak", "gain", "bits")),
+        **content,
+    }
     fields: dict[str, Any] = {"verdict": torch.tensor(verdicts, device="cpu"), "starts": tuple(content["starts"])}
     for name, kind in {**_PLAIN, "training_depth": int}.items():
         fields[name] = value = content[name]
@@ -81,6 +102,8 @@ def _read(content: dict[str, Any]) -> dict[str, Any]:
     metric = fields["metric"] = _to_tensor(content["metric"], torch.float64, math.nan, "metric")
     _require(metric is None or tuple(metric.shape) in ((num_evals + 1, size), (num_evals + 1, 1)), "metric")
     _require(1 <= (fields["training_depth"] or 1) <= num_evals, "training_depth")
+    bits = content["bits"]
+    fields["bits"] = None if bits is None else {int(count): _scores(rows) for count, rows in bits}
     fields["radius"] = radius = content["radius"]
     if radius is not None:
         value, error = (
@@ -95,9 +118,17 @@ def _read(content: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def _scores(rows: list[list[Any]]) -> dict[int, float]:
+    return {int(depth): math.nan if score is None else float(score) for depth, score in rows}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 def _require(is_right: bool, name: str) -> None:
     if not is_right:
-        raise ValueError(f"{name} is of another type or shape")
+        raise ValueError(f"{name} has the wrong type or shape")
 
 
 def _to_list(values: Tensor | None) -> Any:
@@ -108,7 +139,7 @@ def _without(values: Any) -> Any:
     """Return nested lists with None for numbers that are not finite."""
     if isinstance(values, list):
         return [_without(value) for value in values]
-    return values if math.isfinite(values) else None
+    return _finite(values)
 
 
 def _to_tensor(values: Any, dtype: torch.dtype, missing: float, name: str) -> Tensor | None:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
 from ..jacobian import Estimate
-from . import record
+from . import record, words
 from .verdict import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NEGLIGIBLE = 0.01
-"""Relative distance below which a state has not moved, or an input has no effect."""
-PHRASES = {
-    Verdict.CONVERGES: ("converges", "converge"),
-    Verdict.CYCLES: ("cycles", "cycle"),
-    Verdict.DRIFTS: ("drifts", "drift"),
-    Verdict.DIVERGES: ("diverges", "diverge"),
-}
-"""What one sample does, and what several do."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Diagnosis:
-    """What `diagnose` found out; all numbers are on the CPU, and `str()` says what they mean.
+    """Result of `diagnose`. All numbers are on the CPU; `str()` explains them.
 
     Example:
         >>> import torch, steadeq
@@ -45,29 +36,33 @@ class Diagnosis:
     metric_name: str
     """What the metric is called, as given."""
     higher_is_better: bool
-    """Whether a larger score is a better one, as given."""
+    """Whether a larger score is better, as given."""
     verdict: Tensor
     """(B,) int64 holding `Verdict` members."""
     is_certain: Tensor
-    """(B,) bool: whether what was seen decides the verdict; if not, it extrapolates a trend. Certain are steps that
-    reached rounding or fell a hundredfold from their peak, a cycle that closes to 0.2% of its size, a state that is no
-    longer finite or grew a hundredfold, and a drift of which the steps hardly change."""
+    """(B,) bool: whether the evaluations decide the verdict; if not, it extrapolates a trend. A verdict is certain if
+    steps reached rounding or fell a hundredfold from their peak, if a cycle closes to 0.2% of its size, if a state is
+    no longer finite or grew a hundredfold, or if a drift continues with nearly constant steps."""
     rate: Tensor
     """(B,) factor by which ‖f(z) - z‖ changed with each evaluation: over the latter half of the evaluations, or of
     those before rounding took over. NaN where nothing moved."""
     period: Tensor
     """(B,) int64: length of the cycle, and 0 where there is none."""
+    is_transient: Tensor
+    """(B,) bool: whether steps grew for long before they fall, or will, as under matrices far from normal."""
+    is_unstable: Tensor
+    """(B,) bool: whether the state seems to rest while growth is too small to be seen: a nudge of 1% moves it away."""
     radius: Estimate | None
-    """Spectral radius of the Jacobian at the end state, with its error; None where it could not be had."""
+    """Spectral radius of the Jacobian at the end state, with its error; None if it could not be computed."""
     radius_missing: str
-    """Why there is no spectral radius, or nothing."""
+    """Why the spectral radius is missing; empty if it is not."""
     starts: tuple[str, ...]
-    """What other starts were tried."""
+    """Names of the other starts that were tried."""
     is_path_independent: Tensor
     """(B,) bool: whether all starts end in the same state (Anil et al., 2022), up to 1% of its size or, if that is
     more, of the size of the given start. Distances below are relative to that too."""
     cosine: Tensor
-    """(B,) least cosine similarity of the end states of other starts with that of the given one."""
+    """(B,) smallest cosine similarity between the end state from the given start and those from the other starts."""
     movement: Tensor
     """(B,) relative distance of the start and the end state: near 0, iterating does nothing."""
     movement_after_one: Tensor
@@ -75,14 +70,29 @@ class Diagnosis:
     input_effect: Tensor | None
     """(B,) relative distance of the end states with the sample's own and with another sample's inputs: near 0, the end
     state does not depend on them. None for a batch of one, and without inputs."""
+    growth: Tensor
+    """(B,) size of the largest state, in sizes of the largest up to the training depth (8 if none was given)."""
+    skip: Tensor
+    """(B,) mean of the Jacobian's diagonal at the training depth: near 1 for a block that adds to its state."""
+    recall: Tensor | None
+    """(B,) how far another sample's inputs move the image of the state at the training depth: 0 where the block does
+    not see them. None for a batch of one, and without inputs."""
+    leak: Tensor | None
+    """(B,) how far other inputs of later tokens move the states of earlier ones; None if it was not asked for."""
+    gain: Tensor | None
+    """(B,) by how much iterating multiplies a small error of each evaluation, ‖(I - J)⁻¹ v‖ / ‖v‖ for random v; None if
+    it was not asked for."""
+    bits: dict[int, dict[int, float]] | None
+    """The mean score with weights rounded to so many bits, at the depths of `scores`; None if it was not asked for."""
     is_random: bool
-    """Whether f gives another image each time it is evaluated at the same state."""
+    """Whether f returns another result each time for the same state."""
     training_depth: int | None
     """Number of evaluations that the block was trained with, as given."""
     num_evals: int
     """Number of evaluations of f that the diagnosis spent, apart from products with the Jacobian."""
     z: Any
-    """The end state, such as for `Equilibrium.at(f, diagnosis.z, *inputs)`; None if it was read from a file."""
+    """The end state, for example for `Equilibrium.at(f, diagnosis.z, *inputs)`; None if the diagnosis was read from a
+    file."""
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -90,13 +100,48 @@ class Diagnosis:
         return [Verdict(value) for value in self.verdict.tolist()]
 
     @property
-    def is_safe(self) -> bool:
+    def settles(self) -> bool:
         """Whether every sample converges."""
         return bool((self.verdict == Verdict.CONVERGES).all())
 
     @property
+    def effect(self) -> Literal["helps", "keeps", "hurts"] | None:
+        """What iterating beyond the training depth (1 if none was given) does to the score; None without a metric.
+
+        It counts from a hundredth of the score on, or from two standard errors if the samples have scores of their own.
+        """
+        if self.metric is None:
+            return None
+        before, after = self.metric[self.training_depth or 1], self.metric[-1]
+        change = float((after - before).mean())
+        if not math.isfinite(change):
+            return "hurts"
+        least = 0.01 * max(abs(float(before.mean())), abs(float(after.mean())))
+        if before.numel() > 1:
+            least = max(least, 2 * float((after - before).std()) / math.sqrt(before.numel()))
+        if abs(change) <= least:
+            return "keeps"
+        return "helps" if (change > 0) == self.higher_is_better else "hurts"
+
+    @property
+    def confidence(self) -> float | None:
+        """How well settling tells right from wrong: the AUC of the residual at the training depth (the end if none).
+
+        That is the probability that a sample which is right there has a smaller residual than one which is wrong. None
+        unless the metric is 0 or 1 for each sample, and both occur.
+        """
+        if self.metric is None or self.metric.shape[1] < 2:
+            return None
+        depth = self.training_depth or len(self.residual)
+        right, residual = self.metric[depth], self.residual[depth - 1]
+        if not bool(((right == 0) | (right == 1)).all()) or right.unique().numel() < 2:
+            return None
+        gap = residual[right == 0][:, None].nan_to_num(math.inf) - residual[right == 1]
+        return float(((gap > 0).double() + 0.5 * ((gap == 0) | gap.isnan())).mean())
+
+    @property
     def best_depth(self) -> int | None:
-        """The number of evaluations after which the mean score is best (the least such), or None without a metric."""
+        """The smallest number of evaluations at which the mean score is best, or None without a metric."""
         if self.metric is None:
             return None
         sign = 1 if self.higher_is_better else -1
@@ -104,164 +149,50 @@ class Diagnosis:
 
     @property
     def scores(self) -> dict[int, float]:
-        """The mean score at the training depth (1 if none was given), at 2, 4, ... times that, and at the end."""
+        """The mean score at 1, 2, 4, 16, 64 ... times the training depth (1 if none was given), and at the end."""
         if self.metric is None:
             return {}
-        last, depth = len(self.metric) - 1, self.training_depth or 1
-        depths = [depth]
-        while depths[-1] * 2 < last:
-            depths.append(depths[-1] * 2)
         mean = self.metric.mean(dim=1)
-        return {depth: float(mean[depth]) for depth in [*depths, last]}
-
-    def __str__(self) -> str:
-        """Say in one paragraph what was found, and what to do about it."""
-        parts = [self.fate, self._spectrum(), self._paths(), self._laziness(), self._beyond(), self.advice]
-        return " ".join(part for part in parts if part)
-
-    def __repr__(self) -> str:
-        """Show the verdicts, not the (large) tensors."""
-        return f"Diagnosis({self._counts()}, residual={tuple(self.residual.shape)}, num_evals={self.num_evals})"
-
-    def _having(self, verdict: Verdict) -> Tensor:
-        return self.verdict == verdict
-
-    def _counts(self) -> str:
-        counts = {verdict: int(self._having(verdict).sum()) for verdict in Verdict}
-        return ", ".join(f"{count} {PHRASES[verdict][count > 1]}" for verdict, count in counts.items() if count)
-
-    @property
-    def fate(self) -> str:
-        """What becomes of the samples, in words: is it safe to iterate, and how many converge, cycle and so on."""
-        num_evals, batch_size = self.residual.shape
-        details = []
-        converges, cycles = self._having(Verdict.CONVERGES), self._having(Verdict.CYCLES)
-        rates = self.rate[converges & self.rate.isfinite()]
-        if rates.numel():
-            details.append(f"each evaluation changes the steps of those that converge by a factor of {_middle(rates)}")
-        if bool(cycles.any()):
-            periods = ", ".join(map(str, self.period[cycles].unique().tolist()))
-            details.append(f"cycles have period {periods}")
-        num_open = int((~self.is_certain).sum())
-        if num_open:
-            details.append(f"{num_open} of these verdicts extrapolate a trend, which more evaluations would settle")
-        at = ""
-        if self.training_depth is not None:
-            at = f" {_number(self.residual[self.training_depth - 1].median())} at the training depth and"
-        safety = "Not safe" if not self.is_safe else "Probably safe" if num_open else "Safe"
-        text = (
-            f"{safety} to iterate: of {batch_size} {'sample' if batch_size == 1 else 'samples'} {self._counts()}, as "
-            f"seen in {num_evals} evaluations{'; ' if details else ''}{'; '.join(details)}. The median relative "
-            f"residual is{at} {_number(self.residual[-1].median())} at the end."
-        )
-        if self.is_random:
-            text += (
-                " f is random between evaluations, so that it has no fixed point: put dropout in eval mode or pass its "
-                "mask as an input."
-            )
-        return text
-
-    def _spectrum(self) -> str:
-        if self.radius is None:
-            return self.radius_missing
-        is_known = self.radius.error.isfinite() & self.radius.value.isfinite()
-        if not bool(is_known.any()):
-            return f"The spectral radius at the end states could not be told with {self.radius.num_products} products."
-        values, errors = self.radius.value[is_known], self.radius.error[is_known]
-        worst = int(values.argmax())
-        unknown = int((~is_known).sum())
-        return (
-            f"The spectral radius of the Jacobian at the end states is {_middle(values)}, at most "
-            f"{_number(values[worst])} ± {errors[worst]:.1g}{f' ({unknown} unknown)' if unknown else ''}."
-        )
-
-    def _paths(self) -> str:
-        share = float(self.is_path_independent.double().mean())
-        text = f"From other starts ({' and '.join(self.starts)}) {share:.0%} of the samples end in the same state"
-        known = self.cosine[self.cosine.isfinite()]
-        return f"{text} (cosine similarity {_middle(known)})." if known.numel() else f"{text}."
-
-    def _laziness(self) -> str:
-        num_samples = len(self.verdict)
-        # What goes round comes back to its start, or near it, and has not been idle.
-        converges, is_small = self._having(Verdict.CONVERGES), self.residual < NEGLIGIBLE
-        returns = self.movement < NEGLIGIBLE
-        is_still = returns & (converges | is_small.all(dim=0))
-        is_quick = (self.movement_after_one < NEGLIGIBLE) & ~is_still & (converges | is_small[1:].all(dim=0))
-        is_solved = self.residual[0] < NEGLIGIBLE
-        parts = []
-        if bool(is_still.any()):
-            parts.append(
-                f"Iterating does nothing for {is_still.sum()} of {num_samples} samples: they end where they start, and "
-                "the loop can be left out."
-            )
-        if bool((is_solved & ~is_still).any()):
-            parts.append(f"The start of {(is_solved & ~is_still).sum()} samples is nearly a fixed point already.")
-        if bool(is_quick.any()):
-            parts.append(
-                f"One evaluation is enough for {is_quick.sum()} of {num_samples} samples: the others change the state "
-                "by less than 1%."
-            )
-        # Samples may well share their result with another one, and all do where a cycle is back at its start.
-        is_told = ~returns | is_still
-        num_deaf = 0 if self.input_effect is None else int(((self.input_effect < NEGLIGIBLE) & is_told).sum())
-        if 2 * num_deaf > num_samples:
-            parts.append(
-                f"The end states of {num_deaf} of {num_samples} samples do not depend on the inputs: feed them in at "
-                "every step."
-            )
-        return " ".join(parts)
-
-    def _beyond(self) -> str:
-        best = self.best_depth
-        if self.metric is None or best is None:
-            return ""
-        mean = self.metric.mean(dim=1)
-        after = ", ".join(f"{_number(score)} at {depth}" for depth, score in self.scores.items())
-        trained = f" (trained at {self.training_depth})" if self.training_depth else ""
-        return (
-            f"The {self.metric_name} is best after {best} evaluations, {_number(mean[best])}; it is {after}{trained}."
-        )
+        return {depth: float(mean[depth]) for depth in depths_of_interest(self.training_depth, len(mean) - 1)}
 
     @property
     def advice(self) -> str:
-        """What to do about it, in words; nothing where all is well."""
-        troubles = [verdict for verdict in Verdict if verdict and bool(self._having(verdict).any())]
-        if troubles:
-            return " ".join(
-                f"Those that {PHRASES[verdict][1]}: {verdict.message[0].lower()}{verdict.message[1:]}"
-                for verdict in troubles
-            )
-        if bool((self.movement < NEGLIGIBLE).all()):
-            return ""
-        if not bool(self.is_path_independent.all()):
-            return (
-                "The result depends on the start: always start the same way, iterate longer if the residual is still "
-                "large, or train from random starts and with random depths."
-            )
-        if float(self.rate.nan_to_num(0).max()) > 0.95:
-            return (
-                "It is slow: add JacobianRegularizer or SpectralRegularizer to the loss, or solve with Anderson() "
-                "instead of plain iteration."
-            )
-        return ""
+        """What to do, in one sentence that follows from what was measured."""
+        return words.advice(self)
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """What `print` shows: the words of each line, by what it is about."""
+        return words.summary(self)
+
+    def __str__(self) -> str:
+        """Say in at most twelve lines what was found, and what to do about it."""
+        return words.in_lines(self.summary)
+
+    def details(self) -> str:
+        """Say all that was found, with the spread over the samples."""
+        return words.in_lines(words.details(self))
+
+    def __repr__(self) -> str:
+        """Show the verdicts, not the (large) tensors."""
+        return f"Diagnosis({words.counts(self)}, residual={tuple(self.residual.shape)}, num_evals={self.num_evals})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it but the end state as numbers, strings, lists and None, which is what JSON has.
+        """Return everything except the end state as numbers, strings, lists and None, ready for JSON.
 
-        None stands for what there is not, and within lists for numbers that are not finite.
+        None stands for missing values and, within lists, for numbers that are not finite.
         """
         return record.to_dict(self)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Diagnosis:
-        """Return what `to_dict` was called on; its end state `z` is None.
+        """Return the diagnosis that `to_dict` was called on; its end state `z` is None.
 
         Args:
-            content: What `to_dict` returned, as JSON may have kept it.
+            content: Result of `to_dict`, possibly read from JSON.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: The content is not a diagnosis.
         """
         return record.from_dict(cls, content)
 
@@ -278,13 +209,8 @@ class Diagnosis:
         return draw(self)
 
 
-def _number(value: Any) -> str:
-    return f"{float(value):.3g}"
-
-
-def _middle(values: Tensor) -> str:
-    """Return the median, and the range where there is one."""
-    low, middle, high = (float(value) for value in (values.min(), values.median(), values.max()))
-    if f"{low:.3g}" == f"{high:.3g}":
-        return _number(middle)
-    return f"{_number(middle)} ({_number(low)} to {_number(high)})"
+def depths_of_interest(training_depth: int | None, max_evals: int) -> list[int]:
+    """Return 1, 2, 4, 16, 64 ... times the training depth (1 if there is none), and the end."""
+    depth = training_depth or 1
+    depths = {factor * depth for factor in (1, 2, *(4**power for power in range(1, 16)))}
+    return sorted({*(depth for depth in depths if depth <= max_evals), max_evals})

@@ -32,40 +32,23 @@ _FALL = 0.01
 """Ratio of steps, or of states, that is more than a trend."""
 _ACCUMULATED = 30
 """How many times the rounding error of one step it may become over many."""
+_SMOOTH = 0.05
+"""Largest scatter of the logarithm of steps around a curve that explains them."""
 _RETURN = 0.02
 """Largest distance of a return, in sizes of the cycle."""
 
 
 class Verdict(enum.IntEnum):
-    """What becomes of a sample that is iterated; `message` says what to do about it."""
+    """What becomes of a sample that is iterated."""
 
     CONVERGES = 0
+    """It approaches a fixed point: each evaluation changes less."""
     CYCLES = 1
+    """It returns to where it was every few evaluations."""
     DRIFTS = 2
+    """It wanders, or grows slowly, and never settles."""
     DIVERGES = 3
-
-    @property
-    def message(self) -> str:
-        """One sentence: what happens, and what to try."""
-        return _MESSAGES[self]
-
-
-_MESSAGES = {
-    Verdict.CONVERGES: "The state approaches a fixed point: more iterations change less and less.",
-    Verdict.CYCLES: (
-        "The state returns to where it was every few evaluations, so that the result depends on where the loop stops: "
-        "damp the step, z = (1 - a) z + a f(z), or add SpectralRegularizer to the loss."
-    ),
-    Verdict.DRIFTS: (
-        "The state wanders and never settles, so that the result depends on where the loop stops: stop at the depth "
-        "that was trained, feed the input in at every step, end the block with a normalization, or add "
-        "SpectralRegularizer or ResidualRegularizer to the loss."
-    ),
-    Verdict.DIVERGES: (
-        "The state grows without bound or is no longer finite: iterate less, end the block with a normalization, damp "
-        "the step, or add JacobianRegularizer or SpectralRegularizer to the loss."
-    ),
-}
+    """It grows without bound, or is no longer finite."""
 
 
 class Finding(NamedTuple):
@@ -75,6 +58,7 @@ class Finding(NamedTuple):
     is_certain: bool
     rate: float
     period: int = 0
+    is_transient: bool = False
 
 
 class _Trend(NamedTuple):
@@ -110,7 +94,9 @@ def judge(steps: Tensor, sizes: Tensor, returns: Tensor, *, floor: float, eps: f
         num_finite = int(is_finite.int().argmin())
         return Finding(Verdict.DIVERGES, True, _rate(steps, num_finite))
     num_evals = len(steps)
-    level, peak = float(steps[-max(1, num_evals // 8) :].median()), int(steps.argmax())
+    peak, late = int(steps.argmax()), slice(-max(1, num_evals // 8), None)
+    # Rounding is as large as the state is: the small steps of what has grown since were not rounding.
+    level = float((steps[late] / (sizes[late] / sizes[-1]).clamp(max=1)).nan_to_num(0).median())
     # Rounding errors add up where the map contracts slowly, and may end in a cycle of their own. It is told from others
     # by how small it is, and by how far steps fell before.
     if level <= floor or (level <= _ACCUMULATED * floor and level <= _FALL * float(steps[peak])):
@@ -121,6 +107,8 @@ def judge(steps: Tensor, sizes: Tensor, returns: Tensor, *, floor: float, eps: f
     is_late_fall = middle < peak < num_evals - 16 and float(steps[-1]) < 0.1 * float(steps[peak])
     trend = _fit(steps[peak if is_late_fall else middle :])
     rate = math.exp(trend.slope)
+    if (lasting := _rate_after_transient(steps)) is not None:
+        return Finding(Verdict.CONVERGES, float(steps[-1]) <= _FALL * float(steps[peak]), lasting, is_transient=True)
     # Rounding may change steps by eps each time; and what changes by less than 0.1% in all does not change.
     least = max(eps, 1e-3 / num_evals)
     if trend.stands_out(least):
@@ -130,7 +118,10 @@ def judge(steps: Tensor, sizes: Tensor, returns: Tensor, *, floor: float, eps: f
             return Finding(Verdict.CONVERGES, float(steps[-1]) <= _FALL * float(steps[peak]), rate)
         growth = float(sizes[-1].log() - sizes[middle].log())
         # Steps that grow while the state does not may be on their way from one place to another.
-        is_outward = trend.slope > 0 and growth >= 0.25 * trend.slope * num_evals
+        late_growth = float(sizes[-1].log() - sizes[late.start].log())
+        is_outward = trend.slope > 0 and (
+            growth >= 0.25 * trend.slope * num_evals or late_growth >= 0.5 * trend.slope * -late.start
+        )
         if is_outward and (trend.is_steady or growth > math.log(4)):
             return Finding(Verdict.DIVERGES, float(sizes[0]) <= _FALL * float(sizes[-1]), rate)
         if trend.slope > 0 and trend.is_steady:
@@ -152,6 +143,32 @@ def _rate(steps: Tensor, num_loud: int) -> float:
     if num_loud == 1:
         return float(steps[1] / steps[0]) if len(steps) > 1 else math.nan
     return math.exp(_fit(steps[min(num_loud // 2, num_loud - 2) : num_loud]).slope)
+
+
+def _rate_after_transient(steps: Tensor) -> float | None:
+    """Return the factor by which steps shrink in the end, where they first grow for long and will shrink; else None.
+
+    Powers of a matrix far from normal are powers of its radius times a polynomial, so that the logarithm of steps is
+    a + k log n + n log(radius), in which the polynomial wins for long if k is large.
+    """
+    first = len(steps) // 4
+    # Of what falls by a factor already, the trend says all.
+    if first < 16 or float(steps[first:].max()) <= 2 * float(steps[first]):
+        return None
+    every = logs = steps[first:].clamp(min=torch.finfo(steps.dtype).tiny).log()
+    n = torch.arange(first + 1, len(steps) + 1, dtype=steps.dtype, device=steps.device)
+    # Blocks, as scatter from one step to the next is not independent.
+    length = len(n) // (2 * _NUM_BLOCKS)
+    logs, n = (values[-2 * _NUM_BLOCKS * length :].view(-1, length).mean(dim=1) for values in (logs, n))
+    terms = torch.stack([torch.ones_like(n), n.log(), n], dim=1)
+    inverse = torch.linalg.inv(terms.T @ terms)
+    _, power, log_rate = (found := inverse @ (terms.T @ logs)).tolist()
+    scatter = float((logs - terms @ found).square().sum() / (len(n) - 3))
+    _, power_error, rate_error = (inverse.diagonal() * scatter).sqrt().tolist()
+    is_known = power > _SIGNIFICANT * power_error and -log_rate > _SIGNIFICANT * rate_error
+    # Chaos may look like anything on average, but not from one step to the next.
+    is_smooth = scatter < _SMOOTH**2 and float(every.diff().diff().std()) < _SMOOTH
+    return math.exp(log_rate) if is_known and is_smooth and power > 0.5 else None
 
 
 def _fit(steps: Tensor) -> _Trend:

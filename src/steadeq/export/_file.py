@@ -86,7 +86,7 @@ class ExportedModel:
                 model = written.model_proto
         except Exception as error:
             raise ExportError(
-                f"{self.metadata['model']} cannot be written as ONNX, as some operation has no form there "
+                f"{self.metadata['model']} cannot be written as ONNX, because ONNX lacks one of its operations "
                 f"({_reason(error)}); write a .pt2 file instead."
             ) from error
         for node in model.graph.node:
@@ -175,7 +175,7 @@ def kind_of(path: Path) -> Format:
         return "pt2"
     if path.suffix == ".onnx":
         return "onnx"
-    raise ExportError(f"{path} ends with neither .pt2 (for torch.export) nor .onnx, and so does not say what to write.")
+    raise ExportError(f"{path} must end with .pt2 (for torch.export) or .onnx.")
 
 
 def _reason(error: BaseException) -> str:

@@ -55,7 +55,7 @@ def trace(
         more = (shapes[1:],) if shapes[1:] else ()
         program = torch.export.export(straight, inputs, dynamic_shapes=({0: batch}, *more))
         if solver is not None and not used:
-            raise ExportError(f"{type(model).__name__} has no equilibrium; export it without a number of evaluations.")
+            raise ExportError(f"{type(model).__name__} has no equilibrium; export it without a solver.")
         _refuse_randomness(program.graph)
         folded = _fold_constants(program)
         program = torch.export.export(folded, inputs, dynamic_shapes=shapes)
@@ -92,7 +92,7 @@ class _StraightDEQ(nn.Module):
     def forward(self, *inputs: Any, z0: Any = None, **unused: Any) -> Any:
         if self.solver is None:
             raise ExportError(
-                "The model has an equilibrium; say how many evaluations of its cell a solve makes, by --evals 6 or "
+                "The model has an equilibrium, so the number of evaluations per solve is needed: pass --evals 6 or "
                 "solver=Anderson(max_evals=6, tol=0)."
             )
         self.note_use()
@@ -110,8 +110,8 @@ def _solver_of(adjoint: AbstractAdjoint, solver: AbstractSolver) -> AbstractSolv
     """Return the solver that a layer would use, or refuse it."""
     if isinstance(adjoint, Reversible):
         raise ExportError(
-            "adjoint=Reversible() iterates in a way of its own, which cannot be exported; give the model another "
-            "adjoint, such as Implicit(), or export the model of a run that was trained with one."
+            "A model with adjoint=Reversible() iterates differently and cannot be exported; give the model another "
+            "adjoint, such as Implicit(), or export a run that was trained with another one."
         )
     try:
         chosen = adjoint.forward_solver(solver) if isinstance(adjoint, AbstractLinearAdjoint) else solver
@@ -119,13 +119,13 @@ def _solver_of(adjoint: AbstractAdjoint, solver: AbstractSolver) -> AbstractSolv
         raise ExportError(str(error)) from error
     if chosen.always_asks:
         raise ExportError(
-            f"{type(chosen).__name__} cannot be exported, as its steps depend on values that a graph does not know; "
-            "choose Picard, Anderson or Broyden."
+            f"{type(chosen).__name__} cannot be exported, because its steps depend on values of tensors; choose "
+            "Picard, Anderson or Broyden."
         )
     if chosen.tol != 0:
         raise ExportError(
-            f"tol is {chosen.tol:g}, and an exported program cannot stop early, as it always makes max_evals "
-            "evaluations; set tol=0."
+            f"tol is {chosen.tol:g}, but an exported program cannot stop early; set tol=0, so that it always makes "
+            "max_evals evaluations."
         )
     return chosen
 
@@ -210,6 +210,6 @@ def _sentences(model: nn.Module) -> Iterator[None]:
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ExportError(
-            f"{type(model).__name__} cannot be traced by torch.export, as it asks the values of tensors or does what "
-            f"no graph can hold: {reason}"
+            f"{type(model).__name__} cannot be traced by torch.export, because it reads the values of tensors or does "
+            f"something that a graph cannot represent: {reason}"
         ) from error

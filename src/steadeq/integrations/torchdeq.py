@@ -72,7 +72,9 @@ class DEQ(nn.Module):
     ) -> None:
         super().__init__()
         if f_stop_mode != "rel":
-            warnings.warn("f_tol is compared with relative residuals: steadeq measures no absolute ones.", stacklevel=2)
+            warnings.warn(
+                "f_tol is compared with relative residuals, because steadeq has no absolute tolerance.", stacklevel=2
+            )
         self.solver = _solver("f_solver", f_solver, f_max_iter, f_tol)
         self.eval_solver = replace(self.solver, max_evals=eval_f_max_iter) if eval_f_max_iter else self.solver
         self.adjoint: AbstractAdjoint = (

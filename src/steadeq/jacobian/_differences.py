@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from .._internal.autocast import state_layout, under_autocast
-from .._internal.linearization import constant, first_positive, root_mean_square
+from .._internal.linearization import CUT, Linearization, constant, first_positive, root_mean_square
 from .._internal.trees import check_inputs, map_tensors
 from ..equilibrium import Equilibrium, RandomnessWarning
 from ._products import check_equilibrium
@@ -35,7 +35,7 @@ class PrecisionWarning(UserWarning):
 
 
 class Differences:
-    """f around a state, with products J v ≈ (f(z + h v / 2) - f(z - h v / 2)) / h.
+    """f around a state, with secants (f(z + h v / 2) - f(z - h v / 2)) / h ≈ J v that have a graph, and products.
 
     Every evaluation draws the same random numbers, such as dropout masks, from torch's global generators, which
     afterwards are where one evaluation leaves them. The two points are two evaluations and not one of a doubled batch,
@@ -53,39 +53,80 @@ class Differences:
         self.z = self.layout.pack(map_tensors(Tensor.detach, eq.z))
         self._randomness: tuple[Tensor, tuple[list[int], list[Tensor]]] | None = None
         self._size: Tensor | None = None
+        self._image: Tensor | None = None
+        self._is_checked = False
 
     def _evaluate(self, z: Tensor) -> Tensor:
-        if self._randomness is None:
-            self._randomness = torch.get_rng_state(), get_device_states(z)
-        cpu, (devices, states) = self._randomness
-        torch.set_rng_state(cpu)
-        set_device_states(devices, states, device_type=z.device.type)
+        self._rewind()
         return self.layout.pack_image(self._f(self.layout.unpack(constant(z)), *self._inputs), z.shape[0])
 
-    @torch.no_grad()
-    def _measure(self) -> Tensor:
-        """Return the (B, 1) sizes by which steps are measured."""
-        size = root_mean_square(self.z)
-        if bool((size > 0).all()):
-            return size
-        return first_positive(size, root_mean_square(self._evaluate(self.z)))
+    def _rewind(self) -> None:
+        """Have the next evaluation draw what the first one drew."""
+        if self._randomness is None:
+            self._randomness = torch.get_rng_state(), get_device_states(self.z)
+        cpu, (devices, states) = self._randomness
+        torch.set_rng_state(cpu)
+        set_device_states(devices, states, device_type=self.z.device.type)
 
-    def jvp(self, v: Tensor) -> Tensor:
+    @property
+    @torch.no_grad()
+    def size(self) -> Tensor:
+        """(B, 1) sizes by which steps are measured."""
+        if self._size is None:
+            size = root_mean_square(self.z)
+            self._size = size if bool((size > 0).all()) else first_positive(size, root_mean_square(self.image))
+        return self._size
+
+    @property
+    def image(self) -> Tensor:
+        """f(z), without its graph."""
+        if self._image is None:
+            with torch.no_grad():
+                self._image = self._evaluate(self.z)
+        return self._image
+
+    def secant(self, v: Tensor) -> Tensor:
         """Return J v for a (B, D) matrix v without zero rows, with its graph if gradients are on.
 
         Draw all v before the first call, which notes where the global generators are, for the evaluations to come.
         """
-        is_first = self._size is None
-        self._size = self._measure() if self._size is None else self._size
-        half = 0.5 * STEP * self._size / root_mean_square(v) * v
+        half = 0.5 * STEP * self.size / root_mean_square(v) * v
         ahead, behind = (self._representable(self.z + sign * half) for sign in (1, -1))
         image, other = self._evaluate(ahead), self._evaluate(behind)
         # What the state's dtype made of the step.
         norms = [torch.linalg.vector_norm(matrix, dim=1, keepdim=True) for matrix in (v, ahead - behind)]
         difference = image - other
-        if is_first:
+        if torch.is_grad_enabled() and not difference.requires_grad and bool(difference.any()):
+            raise RuntimeError(CUT)
+        if not self._is_checked:
+            self._is_checked = True
             self._check(image.detach(), difference.detach(), ahead)
         return difference * (norms[0] / norms[1])
+
+    @torch.no_grad()
+    def jvp(self, v: Tensor) -> Tensor:
+        """Return J v, without a graph, for one evaluation: (f(z + h v) - f(z)) / h with a step that rounding allows.
+
+        Only gradients of differences suffer where a ReLU switches within the step, so that here it need not be wide:
+        sqrt(eps), the best for a difference to one side.
+        """
+        size = self.size / root_mean_square(v).clamp(min=torch.finfo(v.dtype).tiny)
+        ahead = self._representable(self.z + math.sqrt(self.layout.eps) * size * v)
+        norms = [torch.linalg.vector_norm(matrix, dim=1, keepdim=True) for matrix in (v, ahead - self.z)]
+        image = self.image
+        # Spaces that end early go on with zero rows, whose image is zero.
+        factor = torch.where(norms[1] > 0, norms[0] / norms[1], 0)
+        return (self._evaluate(ahead) - image) * factor
+
+    def vjp(self, u: Tensor) -> Tensor:
+        """Return Jᵀu, without a graph, by one evaluation and one backward pass, which is all that compiled code allows.
+
+        Raises:
+            RuntimeError: The graph of f is cut, or f is checkpointed by a reentrant function.
+        """
+        self._rewind()
+        point = Linearization(self._f, self.z, self._inputs, self.layout)
+        return point.vjp(u, retain_graph=False).detach()
 
     def _representable(self, z: Tensor) -> Tensor:
         return self.layout.pack(self.layout.unpack(z)) if self.layout.rounds else z

@@ -11,8 +11,12 @@ from ..solvers._krylov import Arnoldi
 from ._products import ScaledJacobian
 
 
-def dominant_eigenvectors(point: ScaledJacobian, start: Tensor, num_products: int) -> tuple[Tensor, Tensor, Tensor]:
+def dominant_eigenvectors(
+    point: ScaledJacobian, start: Tensor, num_products: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the (B,) Ritz value of largest modulus of J / scale, and its (B, D) unit vectors on both sides, complex.
+
+    The last of four is the (B,) relative residual of the left vector, ‖yᵀJ - λ yᵀ‖ / |λ|, or a bound of it.
 
     The left vector y is one of Jᵀ: yᵀJ = λ yᵀ. Its space starts with the right one, which it equals if J is normal.
 
@@ -32,8 +36,11 @@ def dominant_eigenvectors(point: ScaledJacobian, start: Tensor, num_products: in
         left.extend(point.vjp(left.newest))
     values, vectors, also_failed = _ritz_pairs(left)
     nearest = (values - value.to(values)[:, None]).abs().argmin(dim=1)
-    _, y = _take(values, vectors, nearest, left)
-    return torch.where((failed | also_failed).to(value.device), math.nan, value), x, y
+    found, y = _take(values, vectors, nearest, left)
+    last = left.hessenberg[:, left.size :].cpu().to(vectors)
+    beyond = (last @ vectors)[:, 0].abs().take_along_dim(nearest.cpu()[:, None], dim=1)[:, 0].to(value.real)
+    residual = ((found - value).abs() + beyond) / value.abs()
+    return torch.where((failed | also_failed).to(value.device), math.nan, value), x, y, residual
 
 
 def _ritz_pairs(space: Arnoldi) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from .._internal.autocast import state_layout, under_autocast
+from .._internal.independence import check_products
 from .._internal.linearization import Linearization
 from .._internal.trees import check_inputs, map_tensors, select_rows
 from .._internal.validation import check_choice, check_count
@@ -63,8 +64,8 @@ def check_equilibrium(eq: Any) -> None:
     """
     if not isinstance(eq, Equilibrium):
         raise TypeError(
-            f"eq is a {type(eq).__name__}; it must be an Equilibrium: what fixed_point(...) or layer.solve(...) "
-            "returns, or Equilibrium.at(f, z, *inputs) for a state that was computed elsewhere."
+            f"eq is a {type(eq).__name__}; it must be an Equilibrium. fixed_point(...) and layer.solve(...) return "
+            "one; for a state that you computed yourself, use Equilibrium.at(f, z, *inputs)."
         )
 
 
@@ -93,6 +94,18 @@ def without_lost(eq: Equilibrium) -> Equilibrium:
     return Equilibrium.at(eq.f, z, *inputs)
 
 
+def refuse_inference_mode() -> None:
+    """Refuse inference mode, under which nothing can be differentiated.
+
+    Raises:
+        RuntimeError: Inference mode is on.
+    """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "Products with the Jacobian are not available under torch.inference_mode(); use torch.no_grad() instead."
+        )
+
+
 def linearize(eq: Equilibrium) -> Linearization:
     """Return f around the state, which is held constant, under the autocast that is on now.
 
@@ -101,20 +114,41 @@ def linearize(eq: Equilibrium) -> Linearization:
         RuntimeError: Nothing can be differentiated here.
     """
     check_equilibrium(eq)
-    if torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "The Jacobian cannot be looked at under torch.inference_mode(); use torch.no_grad() instead."
-        )
+    refuse_inference_mode()
     layout = state_layout(eq.z, eq.batch_dims)
     check_inputs(eq.inputs, layout)
     matrix = layout.pack(map_tensors(Tensor.detach, eq.z))
     return Linearization(under_autocast(eq.f, layout), matrix, eq.inputs, layout)
 
 
+def linearize_samples(eq: Equilibrium) -> Linearization:
+    """Return f around the state, for what is computed of each sample by itself.
+
+    Raises:
+        ValueError: Samples see each other.
+    """
+    point = linearize(eq)
+    if eq.batch_dims:
+        check_products(eq.f, point.vjp, point.fz.detach())
+    return point
+
+
+class Products(Protocol):
+    """Products with a Jacobian and its transpose, by whatever means."""
+
+    def jvp(self, v: Tensor) -> Tensor:
+        """Return J v for a (B, D) matrix v."""
+        ...
+
+    def vjp(self, u: Tensor) -> Tensor:
+        """Return Jᵀu for a (B, D) matrix u."""
+        ...
+
+
 class ScaledJacobian:
     """Products with J / scale and its transpose, whose squares neither over- nor underflow."""
 
-    def __init__(self, point: Linearization) -> None:
+    def __init__(self, point: Products) -> None:
         self._point = point
         self.scale: Tensor | None = None
         """(B,) largest entries of the first product."""

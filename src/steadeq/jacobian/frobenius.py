@@ -31,16 +31,16 @@ def frobenius_norm(
     """Estimate ‖J‖_F of every sample at the equilibrium.
 
     * "hutchinson": the mean of ‖Jᵀe‖² over random probes e, one vector-Jacobian product each.
-    * "hutch++" (Meyer et al., 2021): a third of the products finds directions Q in which J is large, a third gives
-      ‖JᵀQ‖² of these exactly, and the probes of the last third estimate the rest alone. Better where a few singular
-      values are most of the norm, and exact if J has at most `num_probes // 3` that are not zero. Where hundreds are of
-      a size, as in the Transformer and multiscale cells of benchmarks/estimators.py, it is worse, as fewer probes are
-      left. Each of the first third is a product with J: it needs second derivatives of f, takes about twice the time,
-      and one state of memory.
+    * "hutch++" (Meyer et al., 2021): a third of the products finds directions Q in which J is large, a third computes
+      ‖JᵀQ‖² exactly, and the last third are probes that estimate the rest. It is better if a few singular values
+      dominate the norm, and exact if J has at most `num_probes // 3` nonzero ones. If hundreds of them are similar, as
+      in the Transformer and multiscale cells of benchmarks/estimators.py, it is worse, because fewer probes are left.
+      The first third are products with J, which need second derivatives of f, take about twice the time, and each keep
+      one state in memory.
 
     Args:
-        eq: What `fixed_point` or `layer.solve` returned, or `Equilibrium.at(f, z, *inputs)`.
-        method: Way to estimate it; see above.
+        eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
+        method: Estimator; see above.
         num_probes: Products to spend, at least 3 for "hutch++". The error falls with their square root; the error
             of "hutch++" is of the order of 1 / num_probes at worst.
         probe: Distribution of the probes.
@@ -48,11 +48,11 @@ def frobenius_norm(
         generator: Source of randomness.
 
     Returns:
-        The estimate; value ± error is the confidence interval. Its rate is close to nominal: between 95% and 97% was
-        measured for 95% on random J of full rank and of rank 1 to 10, at 2 to 64 probes, and between 92% and 98% on a
-        trained Transformer and a trained multiscale cell, at 2 to 24. Few probes of a J of low rank tell little, and
-        the error says so; it may be infinite, as it is for a single probe. For "hutch++" the interval is for the
-        rest, given Q. Rounding is added to each error.
+        The estimate; value ± error is the confidence interval. Its coverage is close to nominal: for 95%, we measured
+        95% to 97% on random J of full rank and of rank 1 to 10, at 2 to 64 probes, and between 92% and 98% on a trained
+        Transformer and a trained multiscale cell, at 2 to 24. With few probes and a J of low rank, the error is large;
+        for a single probe it is infinite. For "hutch++" the interval covers the estimated rest, given Q. Rounding is
+        added to each error.
 
     Example:
         >>> W = torch.diag(torch.tensor([3.0, 4.0]))

@@ -1,8 +1,8 @@
-"""Regularizers: how strong a penalty is, how often it is applied, and for how long.
+"""Regularizers: penalties with a weight, a probability and schedules for both.
 
-The penalty is applied on a random part of the steps (the paper's tau and p), and its weight gamma and p follow a
-schedule each. The paper leaves adaptive weights to future work; `ClosedLoop` is such a scheme: it holds a residual, a
-number of evaluations or a spectral radius at a target by moving gamma.
+The penalty is applied on a random part of the steps (the paper's tau and p). Its weight gamma and its probability p
+each follow a schedule. The paper leaves adaptive weights to future work; `ClosedLoop` is such a scheme: it holds a
+residual, a number of evaluations or a spectral radius at a target by moving gamma.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from .._internal.autocast import state_layout
 from .._internal.options import NamedOptions
-from .._internal.trees import leaves
 from .._internal.unsupported import outside_of_graphs
 from .._internal.validation import check_choice, check_count, check_not_negative, check_probability
 from ..equilibrium import Equilibrium
@@ -33,7 +33,7 @@ from .penalty import (
 from .schedules import AbstractSchedule, Constant, State
 
 PATIENCE = 200
-"""Measurements in a row that a bound holds a closed loop back before it says so."""
+"""Number of measurements in a row at which a bound keeps a closed loop from its target before it warns."""
 
 _R = TypeVar("_R", bound="AbstractRegularizer")
 
@@ -64,6 +64,8 @@ class AbstractRegularizer(NamedOptions, ABC):
     """Whether the guard of a closed loop made the last term smaller than weight times penalty."""
     _num_held: int = field(init=False, repr=False, compare=False, default=0)
     """Measurements in a row at which a bound held a closed loop back."""
+    _next_step: int = field(init=False, repr=False, compare=False, default=0)
+    """The step of a call that names none."""
 
     def __post_init__(self) -> None:
         check_not_negative("weight", self.weight)
@@ -74,8 +76,8 @@ class AbstractRegularizer(NamedOptions, ABC):
                 raise TypeError(f"{name} is {schedule!r}; it must be a steadeq schedule, such as {example}.")
         if self.probability_schedule.is_closed_loop:
             raise ValueError(
-                f"probability_schedule is {self.probability_schedule!r}; it must not be a closed loop, as p depends on "
-                "the step alone: close the loop on the weight, by `schedule`."
+                f"probability_schedule is {self.probability_schedule!r}; it must not be a closed loop, because p may "
+                "depend on the step only. Use the closed loop for the weight, as `schedule`."
             )
         self._state = self.schedule.start(self.weight)
 
@@ -93,7 +95,7 @@ class AbstractRegularizer(NamedOptions, ABC):
         self,
         eq: Equilibrium,
         *,
-        step: int,
+        step: int | None = None,
         task_loss: Tensor | float | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
@@ -101,12 +103,13 @@ class AbstractRegularizer(NamedOptions, ABC):
 
         Args:
             eq: The equilibrium; the graph of its state is not used.
-            step: The training step.
+            step: The training step; None for the one after that of the last call. Give it where a step has several
+                calls, or some have none, as tau and the schedules depend on it.
             task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
             generator: Source of the probes.
 
         Returns:
-            A scalar; zero, without a graph, when the penalty is not applied.
+            A scalar in float32, or in float64 for such a state; zero, without a graph, when the penalty is not applied.
         """
         return self.evaluate(eq, step=step, task_loss=task_loss, generator=generator)[0]
 
@@ -115,7 +118,7 @@ class AbstractRegularizer(NamedOptions, ABC):
         self,
         eq: Equilibrium,
         *,
-        step: int,
+        step: int | None = None,
         task_loss: Tensor | float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -123,14 +126,18 @@ class AbstractRegularizer(NamedOptions, ABC):
 
         Args:
             eq: The equilibrium; the graph of its state is not used.
-            step: The training step.
+            step: The training step; None for the one after that of the last call. Give it where a step has several
+                calls, or some have none, as tau and the schedules depend on it.
             task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
             generator: Source of the probes.
         """
         check_equilibrium(eq)
+        step = self._next_step if step is None else step
+        self._next_step = step + 1
         if not self.is_applied(step):
-            first = leaves(eq.z)[0]
-            return torch.zeros((), dtype=first.dtype, device=first.device), None
+            # In the dtype of a penalty, which is never half precision.
+            layout = state_layout(eq.z, eq.batch_dims)
+            return torch.zeros((), dtype=layout.dtype, device=layout.device), None
         with record_function("steadeq.penalty"):
             penalty = self.penalty(eq, generator=generator)
         gamma = self.gamma(step)
@@ -159,8 +166,8 @@ class AbstractRegularizer(NamedOptions, ABC):
     def probability_at(self, step: int) -> float:
         """Return p at a step.
 
-        A schedule that leaves [0, 1] stays at the end that it reached: increments have no end of their own, and a long
-        run should not fail for that once they get to 1.
+        Values outside [0, 1] are clipped: increments have no upper end, and a long run should not fail once they reach
+        1.
         """
         return min(max(self.probability_schedule.weight(self.probability, step), 0.0), 1.0)
 
@@ -191,19 +198,19 @@ class AbstractRegularizer(NamedOptions, ABC):
     ) -> str | None:
         """Correct gamma after a measurement; does nothing for schedules that are not closed loops.
 
-        In a distributed run, pass the mean over ranks, so that gamma stays the same on all of them. A closed loop that
-        a bound holds above its target for `PATIENCE` measurements in a row says so in one warning.
+        In a distributed run, pass the mean over ranks, so that gamma stays the same on all of them. If a bound keeps a
+        closed loop above its target for `PATIENCE` measurements in a row, it warns once.
 
         Args:
             residual: Relative residual of the forward solve, such as `eq.stats.residual.mean()`.
             spectral_radius: Spectral radius at the equilibrium.
-            evals: Evaluations of the forward solve, such as `eq.stats.num_evals.double().mean()`; a loop that holds
-                them needs a solver that may stop earlier than its budget.
-            is_cut: Whether the guard of the loop cut the last term; None for what this process saw. In a distributed
+            evals: Evaluations of the forward solve, such as `eq.stats.num_evals.double().mean()`; a closed loop on them
+                needs a solver that can stop before its budget is spent.
+            is_cut: Whether `max_share` reduced the last term; None uses what this process recorded. In a distributed
                 run, pass the same on all ranks.
 
         Returns:
-            The name of the field of the schedule that holds the loop back, or None.
+            The name of the field of the schedule that keeps the loop from its target, or None.
         """
         given = {"residual": residual, "spectral_radius": spectral_radius, "evals": evals}
         measured = {name: float(value) for name, value in given.items() if value is not None}
@@ -228,7 +235,7 @@ class AbstractRegularizer(NamedOptions, ABC):
         return bool(self._is_cut)
 
     def for_run(self: _R, *, num_steps: int, steps_per_epoch: int, seed: int = 0) -> _R:
-        """Return a regularizer of its own for a run, with lengths that depend on it filled in.
+        """Return a copy of the regularizer for one run, with lengths that depend on the run filled in.
 
         Args:
             num_steps: Steps of the whole run.
@@ -250,19 +257,21 @@ class AbstractRegularizer(NamedOptions, ABC):
             "first_loss": first,
             "is_cut": self.was_cut,
             "num_held": self._num_held,
+            "next_step": self._next_step,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         self._state = tuple(map(float, state["schedule"]))
         self._is_cut, self._num_held = bool(state["is_cut"]), int(state["num_held"])
+        self._next_step = int(state.get("next_step", 0))
         first = state.get("first_loss")
         self._first_loss = None if first is None else torch.tensor(first, dtype=torch.float64, device="cpu")
 
 
 @dataclass(kw_only=True)
 class JacobianRegularizer(AbstractRegularizer):
-    """The paper's penalty on the Jacobian's Frobenius norm, as it is used in training.
+    """The paper's penalty on the Frobenius norm of the Jacobian, for training.
 
     Example:
         >>> from steadeq import Equilibrium
@@ -275,7 +284,7 @@ class JacobianRegularizer(AbstractRegularizer):
     num_probes: int = 1
     """Number of random probes of the Hutchinson estimate (M); each costs one product with the Jacobian."""
     probe: Probe = "rademacher"
-    """Distribution of the random probes; the paper has "gaussian", and "rademacher" has less variance."""
+    """Distribution of the random probes; the paper uses "gaussian", and "rademacher" has less variance."""
     estimator: Estimator = "vjp"
     """Product with the Jacobian: "vjp" by autograd, or "difference" of two evaluations, for cells without second
     derivatives."""
@@ -295,7 +304,7 @@ class JacobianRegularizer(AbstractRegularizer):
 
 @dataclass(kw_only=True)
 class OperatorNormRegularizer(AbstractRegularizer):
-    """A penalty on the Jacobian's largest singular value: the alternative that the paper argues against.
+    """A penalty on the largest singular value of the Jacobian, an alternative that the paper argues against.
 
     It bounds the spectral radius more tightly than the Frobenius norm does, for several times the cost: see
     `operator_norm_penalty`.
@@ -317,8 +326,9 @@ class OperatorNormRegularizer(AbstractRegularizer):
 class SpectralRegularizer(AbstractRegularizer):
     """A penalty on the spectral radius itself, which decides whether plain iteration converges.
 
-    It lowers the few directions that grow and spares all others, where the Frobenius norm is a mean over all of them: a
-    cell with a skip connection may have a small ‖J‖²_F / d and a radius above 1. It costs more, see `spectral_penalty`.
+    It lowers only the few directions that grow, while the Frobenius norm is a mean over all directions: a cell with a
+    skip connection may have a small ‖J‖²_F / d and a radius above 1. It costs more; see `spectral_penalty`.
+    With `estimator="difference"` it needs no second derivatives, and eight evaluations a step.
 
     Example:
         >>> from steadeq import Equilibrium
@@ -327,22 +337,29 @@ class SpectralRegularizer(AbstractRegularizer):
         >>> loss.backward()  # adds to the gradients of the cell
     """
 
-    num_products: int = 20
+    num_products: int | None = None
     """Budget of the estimate, in products with the Jacobian or its transpose; eigenvalues close to each other need
-    more."""
-    keep: bool = False
+    more. None for 20 with "vjp", and for 5 with "difference"."""
+    keep: bool | None = None
     """Start each estimate from the vectors of the step before and random ones, which helps where batches resemble each
-    other."""
+    other. None to do so with "difference", which has few products."""
+    estimator: Estimator = "vjp"
+    """Product with the Jacobian: "vjp" by autograd, or "difference" of evaluations, for cells without second
+    derivatives."""
     _vectors: Tensor | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("num_products", self.num_products, minimum=2)
+        if self.num_products is not None:
+            check_count("num_products", self.num_products, minimum=2)
+        check_choice("estimator", self.estimator, get_args(Estimator))
 
     def penalty(self, eq: Equilibrium, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the estimate of rho(J)², as a mean over the batch."""
-        penalty, vectors = spectral_penalty_and_vectors(eq, self.num_products, self._vectors, generator)
-        self._vectors = vectors if self.keep else None
+        by_difference = self.estimator == "difference"
+        num_products = self.num_products or (5 if by_difference else 20)
+        penalty, vectors = spectral_penalty_and_vectors(eq, num_products, self.estimator, self._vectors, generator)
+        self._vectors = vectors if (by_difference if self.keep is None else self.keep) else None
         return penalty
 
     def state_dict(self) -> dict[str, Any]:
@@ -357,10 +374,10 @@ class SpectralRegularizer(AbstractRegularizer):
 
 @dataclass(kw_only=True)
 class ResidualRegularizer(AbstractRegularizer):
-    """A penalty on the relative residual of the state: for one evaluation, f is drawn to have its fixed point there.
+    """A penalty on the relative residual of the state, which moves the fixed point of f there.
 
-    Unlike the others it asks nothing of the Jacobian, so that a state can be a fixed point and repel what is near it;
-    but it works for any f, and for states that a loop ended at before it converged.
+    It costs one evaluation. Unlike the other penalties it does not limit the Jacobian, so the state may become a fixed
+    point that repels its neighbors. But it works for any f, and for loops that end before they converge.
 
     Example:
         >>> from steadeq import Equilibrium

@@ -112,7 +112,7 @@ class Linear(AbstractSchedule):
     def weight(self, initial: float, step: int, state: State = ()) -> float:
         """Return the weight on the ramp."""
         if self.num_steps is None:
-            raise ValueError("num_steps is None; outside of the training command, say how long the ramp is.")
+            raise ValueError("num_steps is None; outside of `steadeq train`, set it to the length of the ramp.")
         fraction = min(max((step - self.begin) / self.num_steps, 0.0), 1.0)
         return initial + fraction * (self.end - initial)
 
@@ -188,7 +188,7 @@ class StopAfter(AbstractSchedule):
     def weight(self, initial: float, step: int, state: State = ()) -> float:
         """Return the inner weight, or zero."""
         if self.step is None:
-            raise ValueError("step is None; outside of the training command, say at which step the penalty stops.")
+            raise ValueError("step is None; outside of `steadeq train`, set it to the step at which the penalty stops.")
         return self.schedule.weight(initial, step, state) if step < self.step else 0.0
 
     def is_active(self, initial: float) -> bool:

@@ -14,12 +14,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from .._internal.autocast import without_autocast
-from .._internal.independence import check_products
 from .._internal.unsupported import outside_of_graphs
 from .._internal.validation import check_choice, check_count
 from ..equilibrium import Equilibrium
 from ..solvers._krylov import Arnoldi, unit
-from ._products import Estimate, ScaledJacobian, linearize, random_units
+from ._products import Estimate, ScaledJacobian, linearize_samples, random_units
 
 Method = Literal["arnoldi", "power", "rayleigh"]
 
@@ -59,8 +58,8 @@ def spectral_radius(
       for comparison; `error` is the eigenvector residual ‖Jᵀv - (vᵀJᵀv) v‖, which shows the failure.
 
     Args:
-        eq: What `fixed_point` or `layer.solve` returned, or `Equilibrium.at(f, z, *inputs)`.
-        method: Way to estimate it; see above.
+        eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
+        method: Estimator; see above.
         max_products: The most vector-Jacobian products to spend ("power" and "rayleigh" spend them all).
         tol: Relative error at which "arnoldi" stops.
         memory: Dimension of the Krylov space at which "arnoldi" restarts with the dominant half of its Ritz vectors;
@@ -79,9 +78,7 @@ def spectral_radius(
     check_count("memory", memory, minimum=2)
     _check_tol(tol)
     check_choice("method", method, get_args(Method))
-    linearization = linearize(eq)
-    if eq.batch_dims:
-        check_products(eq.f, linearization.vjp, linearization.fz.detach())
+    linearization = linearize_samples(eq)
     point, start = ScaledJacobian(linearization), random_units(linearization.fz, generator)
     with torch.no_grad(), without_autocast(linearization.layout):
         if method == "arnoldi":
@@ -100,7 +97,7 @@ def operator_norm(
     """Estimate the largest singular value of J at the equilibrium, for every sample, by Lanczos on JᵀJ.
 
     Args:
-        eq: What `fixed_point` or `layer.solve` returned, or `Equilibrium.at(f, z, *inputs)`.
+        eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
         max_products: The most products with J and with Jᵀ to spend together; each pair keeps one vector.
         tol: Relative error at which to stop.
         generator: Source of the random start.
@@ -116,9 +113,7 @@ def operator_norm(
     """
     check_count("max_products", max_products, minimum=2)
     _check_tol(tol)
-    linearization = linearize(eq)
-    if eq.batch_dims:
-        check_products(eq.f, linearization.vjp, linearization.fz.detach())
+    linearization = linearize_samples(eq)
     point, start = ScaledJacobian(linearization), random_units(linearization.fz, generator)
     with torch.no_grad(), without_autocast(linearization.layout):
         return _lanczos_norm(point, start, max_products, tol)

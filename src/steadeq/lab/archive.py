@@ -36,7 +36,7 @@ def archive_run(path: Path, target: Path) -> None:
     texts["environment.json"] = sessions_to_json([replace(session, arguments=()) for session in record.sessions])
     for name, text in texts.items():
         for place in _places(text):
-            raise InputError(f"{path / name} names {place!r}, a place on this machine; such a run cannot be archived.")
+            raise InputError(f"{path / name} names {place!r}, a path on this machine; such a run cannot be archived.")
     target.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         if not (target / name).is_file() or (target / name).read_text(encoding="utf-8") != text:

@@ -1,10 +1,11 @@
-"""Model cards: what is known about the model of a run, for who gets the model alone."""
+"""Model cards: a summary of a run for people who get only its model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from .runs import Evaluation, RunRecord, ValidationLine
+from .tasks import AbstractTask
 
 
 def card_of_run(record: RunRecord) -> str:
@@ -35,16 +36,16 @@ def _sections(record: RunRecord) -> Iterator[str]:
     if record.evaluation is None:
         yield f"Not measured; `steadeq evaluate {record.name}` does it."
     else:
-        yield _table(record.evaluation)
+        yield _table(record.evaluation, record.task)
     yield "## Stability"
     yield _stability(record.validations[-1] if record.validations else None)
 
 
-def _table(evaluation: Evaluation) -> str:
+def _table(evaluation: Evaluation, task: AbstractTask) -> str:
     rows = [f"On {evaluation.split} data:", "", f"| evaluations | {evaluation.metric} | residual |", "|---|---|---|"]
     for row in evaluation.rows:
-        numbers = [f"{value:.4g}" if value is not None else "-" for value in (row.score, row.forward_residual)]
-        rows.append(f"| {row.max_evals or '-'} | {' | '.join(numbers)} |")
+        residual = "-" if row.forward_residual is None else f"{row.forward_residual:.4g}"
+        rows.append(f"| {row.max_evals or '-'} | {task.show(row.score, digits=4)} | {residual} |")
     return "\n".join(rows)
 
 

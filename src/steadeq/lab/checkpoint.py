@@ -26,9 +26,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ..models._saved import check_saved
-from .data.plain_files import one_line
 from .errors import InputError, RunError
-from .files import apply_umask, sync, write_atomically
+from .files import apply_umask, one_line, sync, write_atomically
 from .memory import lack_of_memory
 from .shards import Crew, is_sharded, read_shards, take_share, write_shards
 
@@ -56,7 +55,7 @@ Like = Callable[[Place], Tensor | None]
 
 
 class DamagedCheckpointError(RunError):
-    """A checkpoint is not what was written."""
+    """A checkpoint has changed since it was written."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -170,10 +169,10 @@ class CheckpointFolder:
             files.discard(_CHECKSUMS)
             has_shards = any(_SHARD.fullmatch(name) for name in files)
             if checksums.keys() != files or _STATE not in files or (_WEIGHTS in files) == has_shards:
-                raise ValueError("its files are not those written.")
+                raise ValueError("its files are not the files that were written.")
             for name, checksum in checksums.items():
                 if _checksum(folder / name) != checksum:
-                    raise ValueError(f"{name} is not what was written.")
+                    raise ValueError(f"{name} has changed since it was written.")
             # Before PyTorch reads it: that executes no foreign code, but makes objects of any size.
             check_saved(folder / _STATE, is_known=_is_known)
             state = torch.load(folder / _STATE, weights_only=True, map_location="cpu")
@@ -289,7 +288,7 @@ def _join(tensors: dict[str, Tensor], state: dict[str, Any]) -> Checkpoint:
         for key in keys[:-1]:
             owner = owner[key]
         if owner[keys[-1]] is not None:
-            raise ValueError(f"{name} is there twice.")
+            raise ValueError(f"{name} occurs twice.")
         owner[keys[-1]] = tensor
     return Checkpoint(weights=parts["weights"], average=parts["average"] or None, state=state)
 
@@ -329,12 +328,12 @@ def _is_known(instruction: str, argument: Any) -> bool:
 def _check_state(state: Any, step: int) -> None:
     """Refuse what no run has saved."""
     if not isinstance(state, dict) or type(state.get("step")) is not int or state["step"] != step:
-        raise ValueError(f"{_STATE} is no state of step {step}.")
+        raise ValueError(f"{_STATE} is not a state of step {step}.")
     identity = state.get("identity")
     types = {"config": dict, "data": dict, "vocabulary": (str, type(None))}
     is_identity = isinstance(identity, dict) and identity.keys() == types.keys()
     if identity is not None and not (is_identity and all(isinstance(identity[n], t) for n, t in types.items())):
-        raise ValueError(f"{_STATE} does not say what the run was made with.")
+        raise ValueError(f"{_STATE} does not name the versions, config and data of the run.")
 
 
 def _name(step: int) -> str:

@@ -78,7 +78,7 @@ class LoopConfig:
     num_steps: int | None = None
     """Number of optimizer steps, in place of num_epochs; if None, num_epochs decides."""
     batch_size: int = 64
-    """Number of samples (of a text: streams) in the batch of a step, over all processes together."""
+    """Number of samples (for text: streams) in a training batch, over all processes together."""
     num_answers: int = 1
     """Number of solves with a loss on each step; each starts at the detached state of the one before, as recursive
     models train."""
@@ -86,7 +86,7 @@ class LoopConfig:
     """Number of parts into which each process splits its share of a batch, to save memory; gradients add up to those of
     the whole batch."""
     seed: int = 0
-    """Seed of all that is random: initial weights, order of the data, dropout, probes and budgets."""
+    """Seed of everything random: initial weights, order of the data, dropout, probes and budgets."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of the network: "bfloat16" runs it under autocast, while the solvers keep float32."""
     compile: bool = False
@@ -101,7 +101,7 @@ class LoopConfig:
     """Stop a run that has diverged although its numbers are finite: one whose forward residual is above 0.5, or whose
     loss is worse than for a model that knows only the frequencies of the targets, for 500 steps in a row."""
     device: str = "auto"
-    """Device to train on: cpu, cuda, cuda:1 or another of torch; auto takes a GPU if there is one."""
+    """Device to train on: cpu, cuda, cuda:1 or any other torch device; auto uses a GPU if there is one."""
     init_from: Path | None = None
     """Folder of a run or of a model whose weights training starts from; if None, they are random."""
 
@@ -118,12 +118,12 @@ class LogConfig:
     """What is recorded, and when."""
 
     every: int = 1
-    """Number of steps that each line of metrics.jsonl is the average of."""
+    """Number of steps that each line of metrics.jsonl averages."""
     eval_every: int = 0
     """Number of steps between evaluations on the validation data; 0 for one at the end of each epoch. The last step
     always has one."""
     eval_batch_size: int = 250
-    """Number of samples (of a text: streams) in a batch of an evaluation."""
+    """Number of samples (for text: streams) in an evaluation batch."""
     spectrum_samples: int = 16
     """Number of validation samples for which each evaluation estimates Jacobian norm and spectral radius; 0 for no
     estimates."""
@@ -174,7 +174,7 @@ class TrainConfig:
     adjoint: AbstractAdjoint = Implicit(GMRES(max_evals=12, tol=1e-4))  # noqa: RUF009 (frozen)
     """Method that computes the gradient through an equilibrium."""
     regularizer: AbstractRegularizer = field(default_factory=JacobianRegularizer)
-    """Penalty on the cell at its equilibrium, which keeps solves short; with weight 0 there is none."""
+    """Penalty on the cell at its equilibrium, which keeps solves short; weight 0 switches it off."""
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
     """First phase of training, in which the cell is applied a fixed number of times instead of being solved."""
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -197,7 +197,8 @@ class TrainConfig:
         loop = schedule.schedule if isinstance(schedule, StopAfter) else schedule
         if isinstance(loop, ClosedLoop) and loop.observed == "spectral_radius" and not self.log.spectrum_samples:
             raise ValueError(
-                "log.spectrum_samples is 0; the schedule of the regularizer holds a spectral radius, and needs some."
+                "log.spectrum_samples is 0; it must be positive, because the schedule of the regularizer controls the "
+                "spectral radius."
             )
 
     @property

@@ -1,10 +1,10 @@
-"""What a command says when it cannot go on: one sentence each, told apart by what the user can do about it."""
+"""Errors of commands: one sentence each, with a class for each thing that the user can do about it."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """What was asked for does not exist or makes no sense; nothing was written. Commands exit with 2.
+    """An argument, a file or a config is invalid; nothing was written. Commands exit with 2.
 
     Whatever reads files, data or configs in the lab may raise it, which docstrings there do not repeat.
     """

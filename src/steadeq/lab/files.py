@@ -1,4 +1,4 @@
-"""Files that are either there as a whole or not at all."""
+"""Files: written so that they are there as a whole or not at all, and read only if they are plain files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+from .errors import InputError
+
+# Writing
 
 
 def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) -> None:
@@ -21,7 +28,8 @@ def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) 
         return
     path = _target(path)
     if not (is_new and _write_unnamed(path, content)):
-        _write_beside(path, content, is_new=is_new)
+        with replacing(path, is_new=is_new) as file:
+            file.write(content)
     sync(path.parent)
 
 
@@ -66,19 +74,20 @@ def _write_through(path: Path, content: bytes) -> None:
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        raise OSError(errno.ENXIO, "nobody reads from it", str(path)) from error
+        raise OSError(errno.ENXIO, "no process reads from it", str(path)) from error
     # From here on the reader sets the pace.
     os.set_blocking(handle, True)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
 
 
-def _write_beside(path: Path, content: bytes, *, is_new: bool) -> None:
+@contextmanager
+def replacing(path: Path, *, is_new: bool = False) -> Iterator[BinaryIO]:
     """Write a temporary file beside another, whose place it takes when it is whole."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         apply_umask(Path(temporary))
@@ -113,3 +122,82 @@ def _write_unnamed(path: Path, content: bytes) -> bool:
     finally:
         os.close(folder)
     return True
+
+
+# Reading
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_plain(path: Path | str, *, max_bytes: int | None = None) -> BinaryIO:
+    """Open a file to read its bytes.
+
+    It is looked at before: a pipe would be waited for until somebody writes to it, and a device may never end.
+
+    Args:
+        path: The file, or a link to it.
+        max_bytes: The most bytes that it may have; by default any number.
+    """
+    path = Path(path)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+            raise InputError(f"{path} cannot be read: it is {kind}, not a file.")
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise InputError(f"{path} is refused: it has {status.st_size:,} bytes, and the limit is {max_bytes:,}.")
+        return path.open("rb")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def read_plain(path: Path | str, *, max_bytes: int) -> bytes:
+    """Return what is in a file, which may not be large."""
+    with open_plain(path, max_bytes=max_bytes) as file:
+        try:
+            return file.read()
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is a file or a folder; not to be allowed to know is another matter, and an error."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    return True
+
+
+def one_line(text: object) -> str:
+    r"""Return what somebody else says as a part of a sentence: short, and without what changes a terminal.
+
+    Example:
+        >>> one_line("Not\r\n \x1b[31mFound.")
+        'Not [31mFound'
+    """
+    printable = "".join(character if character.isprintable() else " " for character in str(text)[:1000])
+    return " ".join(printable.split())[:200].removesuffix(".")
+
+
+def check_no_link(path: Path) -> None:
+    """Refuse a link: whoever made the folder would choose what is written to, or deleted, elsewhere."""
+    if path.is_symlink():
+        raise InputError(
+            f"{path} is a link, and runs do not write through links; remove it, or link to the whole folder."
+        )
+
+
+def check_plain(path: Path) -> None:
+    """Refuse what is there and is no file: a link, or a pipe, for whose other end one would wait forever."""
+    check_no_link(path)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a plain file; remove it.")

@@ -18,7 +18,7 @@ from .. import __version__
 from .checkpoint import CheckpointFolder
 from .config import TrainConfig
 from .errors import InputError, RunError
-from .files import write_atomically
+from .files import check_no_link, check_plain, write_atomically
 from .runs import Session, read_config, sessions_from_json, sessions_to_json
 from .serialization import config_to_json
 
@@ -31,9 +31,9 @@ _WRITTEN = ("config.json", "environment.json", "metrics.jsonl", "checkpoints", "
 
 
 class RunFolder:
-    """A run's folder, for who trains in it; `steadeq.lab.runs.RunRecord` is what it says to who reads it.
+    """A run's folder, as the trainer writes it; `steadeq.lab.runs.RunRecord` reads it.
 
-    Who trains holds the folder by `lock`, and asks `locate` for its name before each write.
+    The trainer holds the folder with `lock`, and asks `locate` for its name before each write.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +57,9 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "config.json", config_to_json(config), is_new=True)
         except FileExistsError as error:
-            raise InputError(f"{path} was made by another process just now; name another folder with --out.") from error
+            raise InputError(
+                f"{path} has just been created by another process; name another folder with --out."
+            ) from error
         except OSError as error:
             raise InputError(f"The run's folder {path} cannot be written: {error.strerror}.") from error
         return folder
@@ -124,7 +126,7 @@ class RunFolder:
             os.stat("config.json", dir_fd=self._handle)
         except OSError as error:
             raise RunError(
-                f"{self.path / 'config.json'} was removed; without it, nothing saved could be resumed."
+                f"{self.path / 'config.json'} was removed; without it, the run cannot be resumed."
             ) from error
         return self.path
 
@@ -179,16 +181,3 @@ def _name_of(handle: int) -> Path | None:
         return Path(os.readlink(f"/proc/self/fd/{handle}"))
     except OSError:
         return None
-
-
-def check_no_link(path: Path) -> None:
-    """Refuse a link: whoever made the folder would choose what is written to, or deleted, elsewhere."""
-    if path.is_symlink():
-        raise InputError(f"{path} is a link, which nothing is written through; remove it, or link to the whole folder.")
-
-
-def check_plain(path: Path) -> None:
-    """Refuse what is there and is no file: a link, or a pipe, for whose other end one would wait forever."""
-    check_no_link(path)
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is no plain file; remove it.")

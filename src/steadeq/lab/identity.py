@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from .._internal.codec import join, to_plain
 from .config import TrainConfig
 from .data import Splits, Vocabulary, fingerprint
 from .errors import InputError
-from .serialization import has_default, join, to_dict
+from .serialization import has_default
 
 _FREE = {
     "recipe",
@@ -40,7 +41,7 @@ class Identity:
     def of(cls, config: TrainConfig, splits: Splits, vocabulary: Vocabulary | None) -> Identity:
         """Return what a run with this config, these samples and these tokens, if it is on a text, is tied to."""
         return cls(
-            config=_flatten(to_dict(config)),
+            config=_flatten(to_plain(config)),
             data={field.name: fingerprint(getattr(splits, field.name)) for field in fields(splits)},
             vocabulary=None if vocabulary is None else vocabulary.digest(),
         )
@@ -55,31 +56,26 @@ class Identity:
 
     def check_config(self, config: TrainConfig, path: Path) -> None:
         """Refuse a config that differs from the one in the checkpoint."""
-        old, new = self.config, _flatten(to_dict(config))
+        old, new = self.config, _flatten(to_plain(config))
         for name in old | new:
             # A field that is younger than the run has its default: that is what the run was made with.
             is_younger = name not in old and has_default(config, name)
             if old.get(name) != new.get(name) and not is_younger:
                 raise InputError(
-                    f"{path / 'config.json'} is no longer the config of the checkpoint: {name} is {new.get(name)} "
-                    f"there, and was {old.get(name)}; put it back, or train anew in another folder."
+                    f"{path / 'config.json'} has changed since the checkpoint: {name} is {new.get(name)} and was "
+                    f"{old.get(name)}. Restore it, or train again in another folder."
                 )
 
     def check_data(self, split: str, digest: str, path: Path) -> None:
         """Refuse other samples than those of the checkpoint."""
         if self.data.get(split) != digest:
             name = self.config["data.class"].rpartition(":")[2]
-            raise InputError(
-                f"{path} was trained with other data: the {split} samples of {name} are not those that they were."
-            )
+            raise InputError(f"{path} was trained with other data: the {split} samples of {name} have changed.")
 
     def check_vocabulary(self, digest: str | None, path: Path) -> None:
         """Refuse a vocabulary that differs from the one of the checkpoint."""
         if self.vocabulary != digest:
-            raise InputError(
-                f"{path} was trained with another vocabulary: its numbers stand for other tokens than those of the "
-                "text that is here."
-            )
+            raise InputError(f"{path} was trained with another vocabulary than the one of this text.")
 
     def check(self, current: Identity, config: TrainConfig, path: Path) -> None:
         """Refuse to go on with anything else than what the checkpoint was made with."""

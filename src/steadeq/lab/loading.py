@@ -66,7 +66,7 @@ def load_model(
     if not is_pretrained(path):
         return load_trained(path, step=step, device=device, recipe=recipe).model
     if step is not None:
-        raise InputError(f"{path} holds a model and is no run; it has no checkpoint of step {step}.")
+        raise InputError(f"{path} holds a model, not a run; it has no checkpoint of step {step}.")
     if recipe is not None:
         load_recipe(recipe)
     try:
@@ -122,10 +122,13 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     for name in sorted({*own, *given}):
         if own.get(name) != given.get(name):
             ours, theirs = (kinds.get(name, "missing") for kinds in (own, given))
-            raise InputError(f"The checkpoint belongs to another model: {name} is {theirs} there and {ours} here.")
+            raise InputError(
+                f"The checkpoint belongs to another model: {name} is {theirs} in the checkpoint and {ours} in the "
+                "config."
+            )
     model.load_state_dict(weights)
     if (found := find_not_finite(model)) is not None:
-        raise RunError(f"The checkpoint cannot be used: its {found} is not finite; train it anew.")
+        raise RunError(f"The checkpoint cannot be used: its {found} is not finite; train the model again.")
 
 
 def _kind(tensor: Tensor) -> str:

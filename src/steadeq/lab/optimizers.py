@@ -30,7 +30,7 @@ class AbstractOptimizer(ABC):
     """Weight decay: an L2 penalty on the parameters in Adam and SGD, decoupled from the gradient in AdamW; 0 for
     none."""
     max_grad_norm: float | None = None
-    """Largest norm of the gradient of all parameters; a larger one is scaled down to it, and None never scales."""
+    """Largest norm of the gradient; larger gradients are scaled down to it. None switches this off."""
 
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)

@@ -1,4 +1,4 @@
-"""Runs that are there when they are needed: finished ones are reused, interrupted ones go on, several at a time."""
+"""Train several runs at a time; finished runs are reused, interrupted runs continue."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_state(path: Path, config: TrainConfig) -> str:
 def complete_run(
     config: TrainConfig, path: Path | str, *, process: Process | None = None, display: Display | None = None
 ) -> None:
-    """Train a run to its end, unless that is done already or it diverged.
+    """Train a run to its end, unless it is finished or has diverged.
 
     Args:
         config: What is trained.
@@ -83,7 +83,7 @@ def complete_run(
 
 
 def complete_evaluation(path: Path | str, *, budgets: Sequence[int]) -> Evaluation:
-    """Return a finished run's evaluation on its test split at some budgets, of which the missing ones are measured.
+    """Return the evaluation of a finished run on its test split at some budgets; missing budgets are measured.
 
     The only budget of an explicit network is 0. A run that was archived, without its weights, has what it was archived
     with.
@@ -135,9 +135,9 @@ class _SentDisplay(Display):
 
 
 def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display: Display) -> None:
-    """Train runs, whose configs are given by their folders, to their ends, so many at a time.
+    """Train several runs to their ends, some at a time; the configs are given by folder.
 
-    What is finished already is reused, what was interrupted goes on.
+    Finished runs are reused, interrupted runs continue.
     """
     context = multiprocessing.get_context("spawn")
     messages: Queue[Any] = context.Queue()
@@ -153,11 +153,15 @@ def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display
             if interruption.requested:
                 _stop(pool)
                 why = "" if interruption.reason is None else f", as {interruption.reason}"
-                raise Interrupted(f"Stopped{why}; every run has saved its state, and the same command continues them.")
+                raise Interrupted(
+                    f"Stopped{why}; every run has saved its state. Run the same command again to continue."
+                )
             for error in filter(None, [future.exception() for future in futures if future.done()]):
                 _stop(pool)
                 if isinstance(error, BrokenProcessPool):
-                    raise RunError("A process died; the same command continues from its latest checkpoint.") from error
+                    raise RunError(
+                        "A process died. Run the same command again to continue from its latest checkpoint."
+                    ) from error
                 raise error
 
 

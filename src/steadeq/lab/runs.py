@@ -10,19 +10,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
-from functools import cache, cached_property
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
-from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .._internal.codec import Reader, dump, to_plain
 from ..diagnosis import Diagnosis
 from .config import TrainConfig
 from .errors import InputError
@@ -35,6 +34,12 @@ Event = Literal["train", "evaluation"]
 """Which lines of metrics.jsonl: those of training, or those of evaluations on validation data."""
 
 _T = TypeVar("_T")
+_READER = Reader(is_lenient=True)
+
+
+def _named(metric: str) -> Reader:
+    """Return what reads records whose `score` is stored under the name of the metric."""
+    return Reader(is_lenient=True, keys={"score": metric})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,12 +160,12 @@ class Session:
 
 def sessions_to_json(sessions: Sequence[Session]) -> str:
     """Return the text of environment.json."""
-    return _dump([asdict(session) for session in sessions])
+    return dump(list(sessions))
 
 
 def sessions_from_json(text: str) -> tuple[Session, ...]:
     """Return the sessions of environment.json without entries of another kind; what is no list is a ValueError."""
-    entries = _convert(json.loads(text), tuple[Session | None, ...])
+    entries = _READER.read(json.loads(text), tuple[Session | None, ...])
     return tuple(entry for entry in entries if entry is not None)
 
 
@@ -212,7 +217,7 @@ class Evaluation:
 
     def to_json(self) -> str:
         """Return the text of evaluation.json; numbers that are not finite become null."""
-        return _dump(asdict(self) | {"rows": self._rows()})
+        return dump(to_plain(self) | {"rows": self._rows()})
 
     def to_csv(self) -> str:
         """Return the rows as CSV, without the columns that no row has."""
@@ -227,7 +232,8 @@ class Evaluation:
     @classmethod
     def from_json(cls, text: str) -> Evaluation:
         """Return what `to_json` wrote; a text that is something else is a ValueError."""
-        return _convert(json.loads(text), cls)
+        content = json.loads(text)
+        return _named(str(content.get("metric")) if isinstance(content, dict) else "").read(content, cls)
 
     def _rows(self) -> list[dict[str, float | None]]:
         return [{"max_evals": row.max_evals, **row.named(self.metric)} for row in self.rows]
@@ -284,16 +290,16 @@ class RunDiagnosis:
 
     def to_json(self) -> str:
         """Return the text of diagnosis.json; numbers that are not finite become null."""
-        return _dump(asdict(self))
+        return dump(self)
 
     @classmethod
     def from_json(cls, text: str) -> RunDiagnosis:
         """Return what `to_json` wrote; a text that is something else is a ValueError."""
-        found: RunDiagnosis = _convert(json.loads(text), cls)
+        found: RunDiagnosis = _READER.read(json.loads(text), cls)
         curves = (found.residual_mean, found.residual_low, found.residual_high)
         samples = [found.found.verdicts, *(getattr(found, name) for name in _OF_SAMPLES)]
         if len(set(map(len, curves))) > 1 or {len(values) for values in samples} != {found.num_samples}:
-            raise ValueError("Its sequences are not of one length.")
+            raise ValueError("Its sequences differ in length.")
         return found
 
 
@@ -311,7 +317,7 @@ _OF_SAMPLES = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunRecord:
-    """A run, read from its folder; `problems` says what could not be read."""
+    """A run, read from its folder; `problems` lists what could not be read."""
 
     path: Path
     """The run's folder."""
@@ -362,15 +368,13 @@ class RunRecord:
 
         lines = load("metrics.jsonl", lambda text: _parse_lines(text, problems)) or []
         events = [line["event"] for line in lines]
-        metric = config.data.task.metric
+        reader = _named(config.data.task.metric)
         return cls(
             path=path,
             config=config,
             step=max((line["step"] for line in lines), default=0),
-            training=tuple(_convert(line, TrainLine, metric) for line in lines if line["event"] == "train"),
-            validations=tuple(
-                _convert(line, ValidationLine, metric) for line in lines if line["event"] == "evaluation"
-            ),
+            training=tuple(reader.read(line, TrainLine) for line in lines if line["event"] == "train"),
+            validations=tuple(reader.read(line, ValidationLine) for line in lines if line["event"] == "evaluation"),
             num_skipped=events.count("skipped"),
             has_diverged=events[-1:] == ["diverged"],
             is_finished="finished" in events,
@@ -543,7 +547,7 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     return Spread(mean=mean(known), std=stdev(known) if len(known) > 1 else None, count=len(known))
 
 
-# JSON
+# Lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -560,7 +564,7 @@ def _parse_lines(text: str, problems: list[str]) -> list[dict[str, Any]]:
     for line in text.splitlines(keepends=True):
         try:
             content = json.loads(line)
-            _convert(content, _Header)
+            _READER.read(content, _Header)
             found.append(content)
         except (ValueError, RecursionError):
             # A crash may cut the last line short, which loses nothing that was not about to be repeated.
@@ -568,45 +572,3 @@ def _parse_lines(text: str, problems: list[str]) -> list[dict[str, Any]]:
     if num_damaged:
         problems.append(f"metrics.jsonl has {num_damaged} line{'s' if num_damaged > 1 else ''} that cannot be read.")
     return found
-
-
-def _convert(value: Any, hint: Any, metric: str = "score") -> Any:
-    """Return a value of JSON as what a type asks for, which may be one of the records above.
-
-    What may be None is None where its value does not fit, and numbers are finite. A record's `score` is stored under
-    the name of the metric.
-
-    Raises:
-        ValueError: The value does not fit.
-    """
-    arguments = get_args(hint)
-    if get_origin(hint) is UnionType:
-        try:
-            return _convert(value, arguments[0], metric)
-        except ValueError:
-            return None
-    if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_convert(item, arguments[0], metric) for item in value)
-    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
-        keys = {name: metric if name == "score" else name for name in _hints(hint)}
-        metric = str(value.get("metric", metric))
-        known = {name: _convert(value[key], _hints(hint)[name], metric) for name, key in keys.items() if key in value}
-        try:
-            return hint(**known)
-        except TypeError as error:
-            raise ValueError(f"{hint.__name__} is incomplete: {error}.") from error
-    # JSON has integers of any size.
-    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
-        return float(value)
-    if value in arguments or (type(value) is hint and hint is not float):
-        return value
-    raise ValueError(f"{value!r} is no {hint}.")
-
-
-_hints = cache(get_type_hints)
-
-
-def _dump(content: Any) -> str:
-    # Written once with NaN and Infinity, which JSON does not have, and read again with null in their place.
-    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
-    return json.dumps(finite, indent=1) + "\n"

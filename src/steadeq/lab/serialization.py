@@ -1,8 +1,8 @@
 """Configs as JSON, as options of the command line, and back.
 
-A config is a tree of dataclasses. Where a field may hold objects of several classes, its class is stored by name, as
-`module:QualName`. Reading a config never imports anything: a class is looked up among the modules that are loaded, and
-one outside of this package only if the user has named the recipe that it comes from.
+A config is a tree of dataclasses; `steadeq._internal.codec` says how they look in JSON. Reading a config never imports
+anything: a class is looked up among the modules that are loaded, and one outside of this package only if the user has
+named the recipe that it comes from.
 """
 
 from __future__ import annotations
@@ -10,15 +10,28 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import math
 import sys
 import types
 import typing
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from .._internal.codec import (
+    CLASS,
+    Reader,
+    class_path,
+    describe_type,
+    init_fields,
+    is_union,
+    item_hints,
+    join,
+    shown,
+    to_plain,
+    values_of,
+    without_none,
+)
 from .._internal.validation import suggestion
 from .errors import InputError
 
@@ -27,25 +40,8 @@ if TYPE_CHECKING:
     from .config import TrainConfig
 
 T = TypeVar("T")
-_CLASS = "class"
 _PACKAGE = __name__.split(".")[0]
-_UNIONS = (Union, types.UnionType)
-_BOUNDS: dict[Any, float] = {int: 2**63 - 1, float: 3.4028234663852886e38}
-"""The largest numbers that tensors of int64 and of float32 can hold."""
-_LIMITS = {
-    "max_evals": 100_000,
-    "high": 100_000,
-    "depth": 10_000,
-    "memory": 10_000,
-    "num_probes": 10_000,
-    "num_samples": 10_000,
-    "spectrum_samples": 10_000,
-    "max_products": 10_000,
-    "spectrum_products": 10_000,
-    "jobs": 1_000,
-    "num_seeds": 1_000,
-}
-"""The most that fields of these names may be: beyond it is a typo, which would take all memory or all day."""
+_READER = Reader(error=InputError)
 
 
 # As JSON
@@ -53,7 +49,7 @@ _LIMITS = {
 
 def config_to_json(config: TrainConfig) -> str:
     """Return the text of a config.json."""
-    return json.dumps(to_dict(config), indent=1) + "\n"
+    return json.dumps(to_plain(config), indent=1) + "\n"
 
 
 def config_from_json(text: str, *, recipe: str | None = None) -> TrainConfig:
@@ -72,101 +68,19 @@ def config_from_json(text: str, *, recipe: str | None = None) -> TrainConfig:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"it is no JSON: {error}.") from error
+        raise InputError(f"it is not JSON: {error}.") from error
     except RecursionError as error:
         raise InputError("it is nested too deeply.") from error
 
 
-def to_dict(config: Any) -> dict[str, Any]:
-    """Return a dataclass as nested dicts of what JSON can hold; the key "class" names the class where it is open."""
-    content: dict[str, Any] = {}
-    for name, value, is_open in _values(config):
-        if dataclasses.is_dataclass(value):
-            content[name] = ({_CLASS: class_path(type(value))} if is_open else {}) | to_dict(value)
-        else:
-            content[name] = _plain(value)
-    return content
+def from_dict(content: Any, kind: type[T], *, recipe: str | None = None) -> T:
+    """Build a dataclass, of a class or a subclass of it, from what `to_plain` returned."""
+    reader = dataclasses.replace(_READER, find_class=partial(_find_class, recipe=recipe))
+    return reader.read_section(content, kind)
 
 
-def from_dict(content: Any, kind: type[T], where: str = "", *, recipe: str | None = None) -> T:
-    """Build a dataclass, of a class or a subclass of it, from what `to_dict` returned."""
-    if not isinstance(content, dict):
-        raise InputError(f"{where or 'the config'} is {_shown(content)}; it must be an object.")
-    content = dict(content)
-    name = content.pop(_CLASS, None)
-    if name is not None:
-        kind = _find_class(name, kind, where, recipe)
-    elif inspect.isabstract(kind):
-        raise InputError(f"{join(where, _CLASS)} is missing.")
-    hints = typing.get_type_hints(kind)
-    fields = [field.name for field in init_fields(kind)]
-    for unknown in content.keys() - set(fields):
-        raise InputError(f"there is no field {join(where, unknown)!r}.{suggestion(unknown, fields)}")
-    values = {n: convert(v, hints[n], join(where, n), recipe=recipe) for n, v in content.items()}
-    return build(kind, values, where)
-
-
-def convert(value: Any, hint: Any, where: str, *, recipe: str | None = None) -> Any:
-    """Return a value of JSON as what a type hint asks for."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if origin in _UNIONS:
-        if value is None and type(None) in arguments:
-            return None
-        return convert(value, _without_none(hint), where, recipe=recipe)
-    if origin is Literal:
-        if value in arguments:
-            return value
-    elif origin is tuple:
-        if isinstance(value, list) and len(value) == len(each := _item_hints(hint, len(value))):
-            return tuple(convert(v, a, where, recipe=recipe) for v, a in zip(value, each, strict=True))
-    elif is_section(hint):
-        return from_dict(value, hint, where, recipe=recipe)
-    elif hint is float:
-        if value in ("inf", "-inf"):
-            return float(value)
-        if is_number and abs(value) <= _BOUNDS[float]:
-            return float(value)
-    elif hint is int:
-        if is_number and isinstance(value, int) and abs(value) <= _BOUNDS[int]:
-            return value
-    elif hint is Path and isinstance(value, str):
-        return Path(value)
-    elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
-        return value
-    is_large = isinstance(value, (int, float)) and abs(value) > _BOUNDS.get(hint, math.inf)
-    bound = f" of at most {_BOUNDS[hint]:.2g} in size" if is_large else ""
-    raise InputError(f"{where} is {_shown(value)}; it must be {describe_type(hint)}{bound}.")
-
-
-def _shown(value: Any) -> str:
-    """Return a value as a sentence can hold it."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def build(kind: type[T], values: dict[str, Any], where: str) -> T:
-    """Return an object of a dataclass."""
-    for field in init_fields(kind):
-        if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
-            raise InputError(f"{join(where, field.name)} is missing.")
-    for name, most in _LIMITS.items():
-        if isinstance(value := values.get(name), int) and value > most:
-            raise InputError(f"{join(where, name)} is {value}; it must be at most {most}.")
-    try:
-        return kind(**values)
-    except InputError:
-        raise
-    except (ValueError, TypeError) as error:
-        message = str(error)
-        # Checks of a class begin with the name of a field.
-        is_field = any(message.startswith(f"{field.name} ") for field in init_fields(kind))
-        raise InputError(join(where, message) if is_field else message) from error
-
-
-def class_path(kind: type) -> str:
-    """Return the name under which config.json stores a class."""
-    return f"{kind.__module__}:{kind.__qualname__}"
+build = _READER.build
+"""Returns an object of a dataclass, given the class, the values of its fields and its name in sentences."""
 
 
 def class_name(kind: type) -> str:
@@ -181,15 +95,15 @@ def class_name(kind: type) -> str:
     return kind.__qualname__.removesuffix(".Config").rpartition(".")[2]
 
 
-def _find_class(name: Any, base: type[T], where: str, recipe: str | None) -> type[T]:
+def _find_class(name: Any, base: type[T], where: str, *, recipe: str | None) -> type[T]:
     """Return a class by its stored name, among what is loaded."""
     module_name, _, qualname = str(name).partition(":")
     is_ours = module_name.split(".")[0] == _PACKAGE
     if not is_ours and recipe is None:
         raise InputError(
-            f"{join(where, _CLASS)} is {name!r}, which is not part of steadeq: if you trust the file that it comes "
-            "from, name it by --recipe path/to/file.py:function (`steadeq train path/to/file.py:function --resume` to "
-            "train, recipe=... in Python)."
+            f"{join(where, CLASS)} is {name!r}, which is not part of steadeq. If you trust the file that defines it, "
+            "pass --recipe path/to/file.py:function (to train: `steadeq train path/to/file.py:function --resume`; in "
+            "Python: recipe=...)."
         )
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):
@@ -198,15 +112,9 @@ def _find_class(name: Any, base: type[T], where: str, recipe: str | None) -> typ
     if not isinstance(found, type) or not _is_choice(found) or not issubclass(found, base):
         known = {class_path(kind): kind for kind in subclasses(base)}
         raise InputError(
-            f"{join(where, _CLASS)} is {name!r}, which is no {base.__name__} that is known here."
-            f"{suggestion(str(name), known)}"
+            f"{join(where, CLASS)} is {name!r}, which is not a known {base.__name__}.{suggestion(str(name), known)}"
         )
     return found
-
-
-def is_section(hint: Any) -> bool:
-    """Return whether fields of this type hold dataclasses; the base of a family need not be one itself."""
-    return isinstance(hint, type) and (dataclasses.is_dataclass(hint) or inspect.isabstract(hint))
 
 
 def subclasses(base: type[T]) -> list[type[T]]:
@@ -238,10 +146,10 @@ def flatten(config: Any, where: str = "") -> dict[str, Any]:
         7
     """
     flat: dict[str, Any] = {}
-    for field, value, is_open in _values(config):
+    for field, value, is_open in values_of(config):
         name = join(where, field)
         if dataclasses.is_dataclass(value):
-            flat |= {join(name, _CLASS): class_name(type(value))} if is_open else {}
+            flat |= {join(name, CLASS): class_name(type(value))} if is_open else {}
             flat |= flatten(value, name)
         else:
             flat[name] = value
@@ -335,20 +243,20 @@ def negated_flag_of(name: str) -> str:
 def from_words(words: Sequence[str], hint: Any, where: str) -> Any:
     """Return what the words after an option stand for."""
     try:
-        return convert(_plain_words(words, hint), hint, where)
+        return _READER.read(_plain_words(words, hint), hint, where)
     except InputError:
         raise
     except ValueError:
-        raise InputError(f"{where} is {_shown(' '.join(words))}; it must be {describe_type(hint)}.") from None
+        raise InputError(f"{where} is {shown(' '.join(words))}; it must be {describe_type(hint)}.") from None
 
 
 def _plain_words(words: Sequence[str], hint: Any) -> Any:
     """Return words as JSON would hold them; a ValueError if there are too many or too few, or if one is no number."""
     origin = typing.get_origin(hint)
-    if origin in _UNIONS:
-        return None if list(words) == ["None"] else _plain_words(words, _without_none(hint))
+    if is_union(hint):
+        return None if list(words) == ["None"] else _plain_words(words, without_none(hint))
     if origin is tuple:
-        return [_plain_words([word], a) for word, a in zip(words, _item_hints(hint, len(words)), strict=True)]
+        return [_plain_words([word], a) for word, a in zip(words, item_hints(hint, len(words)), strict=True)]
     if hint is bool and not words:
         return True
     (word,) = words
@@ -359,70 +267,6 @@ def _plain_words(words: Sequence[str], hint: Any) -> Any:
     return hint(word) if hint in (int, float) else word
 
 
-def describe_type(hint: Any) -> str:
-    """Return in words what a type asks for.
-
-    Example:
-        >>> describe_type(int | None), describe_type(tuple[float, float])
-        ('an integer or None', '2 values, each a number')
-    """
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in _UNIONS:
-        return " or ".join(describe_type(a) for a in arguments)
-    if origin is Literal:
-        return f"one of {', '.join(map(str, arguments))}"
-    if origin is tuple:
-        count = "any number of values" if arguments[-1] is Ellipsis else f"{len(arguments)} values"
-        return f"{count}, each {describe_type(arguments[0])}"
-    return _WORDS.get(hint) or f"a {getattr(hint, '__name__', hint)}"
-
-
-_WORDS: dict[Any, str] = {
-    int: "an integer",
-    float: "a number",
-    bool: "True or False",
-    str: "a text",
-    Path: "a path",
-    type(None): "None",
-}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and math.isinf(value):
-        return str(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-def _without_none(hint: Any) -> Any:
-    return next(a for a in typing.get_args(hint) if a is not type(None))
-
-
-def _item_hints(hint: Any, count: int) -> tuple[Any, ...]:
-    """Return the types of the items of a tuple type, of which so many are given."""
-    arguments = typing.get_args(hint)
-    return arguments[:1] * count if arguments[-1] is Ellipsis else arguments
-
-
-def _values(config: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield the name of each field, its value, and whether that may be of another class than the type of the field."""
-    hints = typing.get_type_hints(type(config))
-    for field in init_fields(config):
-        value = getattr(config, field.name)
-        yield field.name, value, type(value) is not hints[field.name]
-
-
-def init_fields(kind: Any) -> list[dataclasses.Field[Any]]:
-    """Return the fields of a dataclass that its constructor takes."""
-    return [field for field in dataclasses.fields(kind) if field.init]
-
-
 def default_of(field: dataclasses.Field[Any]) -> Any:
     """Return the default of a field, or `dataclasses.MISSING`."""
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
-def join(where: str, name: str) -> str:
-    """Return the full name of a field in a section."""
-    return f"{where}.{name}" if where else name

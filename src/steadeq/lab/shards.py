@@ -33,7 +33,7 @@ def check_version() -> None:
     if torch.__version__ < "2.9":
         raise InputError(
             f"Sharded parameters and their checkpoints need PyTorch 2.9 or later, and this is {torch.__version__}: use "
-            "--parallel ddp, or another version."
+            "--parallel ddp, or upgrade."
         )
 
 
@@ -109,7 +109,7 @@ def write_shards(folder: Path, tensors: dict[str, Tensor]) -> list[Path]:
     try:
         str(folder).encode()
     except UnicodeEncodeError as error:
-        raise RunError("its name is no Unicode, which sharded files need") from error
+        raise RunError("its name is not valid Unicode, which sharded files need") from error
     try:
         save(tensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
     except CheckpointException as error:
@@ -143,7 +143,7 @@ def read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
         assert isinstance(entry, TensorStorageMetadata)
         # Parts that are in the files bound the memory that is asked for.
         if sum(math.prod(chunk.sizes) for chunk in entry.chunks) != math.prod(entry.size):
-            raise ValueError(f"the parts of {name} do not make up a tensor.")
+            raise ValueError(f"the parts of {name} do not form a tensor.")
         pattern, dtype = like(name), entry.properties.dtype
         if pattern is not None and pattern.shape == entry.size:
             tensors[name] = torch.zeros_like(pattern, dtype=dtype)

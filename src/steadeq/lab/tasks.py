@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..models import Predictions
+from . import notation
 
 IGNORED = 255
 """The label of pixels that do not count."""
@@ -25,6 +26,10 @@ class AbstractTask(ABC):
     metric: ClassVar[str]
     """Name of the metric."""
     higher_is_better: ClassVar[bool]
+    is_share: ClassVar[bool] = False
+    """Whether the metric is a share, from 0 to 1, which is shown in percent."""
+    title: ClassVar[str] = ""
+    """The metric in full, if its name is short."""
     unit: ClassVar[str] = "sample"
     """What is counted, and what times are given for."""
 
@@ -55,12 +60,25 @@ class AbstractTask(ABC):
         """Return how many units each sample of a batch is."""
         return 1
 
+    @classmethod
+    def show(cls, score: float | None, digits: int = 3) -> str:
+        """Return the metric as people write it; a dash where there is none.
+
+        Example:
+            >>> Classification.show(0.98333), Regression.show(0.0033467), LanguageModeling.show(None)
+            ('98.3%', '3.35e-3', '-')
+        """
+        if score is None:
+            return "-"
+        return f"{100 * score:.{digits - 2}f}%" if cls.is_share else notation.small(score, digits)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Regression(AbstractTask):
     """Squared error."""
 
     metric = "mse"
+    title = "mean squared error"
     higher_is_better = False
 
     def check(self, output: Tensor, target: Tensor) -> None:
@@ -80,11 +98,12 @@ class Classification(AbstractTask):
 
     metric = "accuracy"
     higher_is_better = True
+    is_share = True
 
     def check(self, output: Tensor, target: Tensor) -> None:
         if output.shape[1] <= int(target.max()):
             raise ValueError(
-                f"it has {output.shape[1]} outputs (num_classes), but there is a class {int(target.max())}."
+                f"it has {output.shape[1]} outputs (num_classes), but the data has the class {int(target.max())}."
             )
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
@@ -100,12 +119,13 @@ class Tagging(AbstractTask):
 
     metric = "accuracy"
     higher_is_better = True
+    is_share = True
 
     def check(self, output: Tensor, target: Tensor) -> None:
         if (output.shape[0], *output.shape[2:]) != tuple(target.shape):
             raise ValueError(f"the output is {tuple(output.shape)}, the target {tuple(target.shape)}.")
         if output.shape[1] <= int(target.max()):
-            raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(target.max())}.")
+            raise ValueError(f"num_classes is {output.shape[1]}, but the data has the class {int(target.max())}.")
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(output.float(), target, reduction="none").flatten(1).mean(dim=1)
@@ -120,13 +140,14 @@ class Segmentation(AbstractTask):
 
     metric = "mIoU"
     higher_is_better = True
+    is_share = True
 
     def check(self, output: Tensor, target: Tensor) -> None:
         if (output.shape[0], *output.shape[2:]) != tuple(target.shape):
             raise ValueError(f"the output is {tuple(output.shape)}, the target {tuple(target.shape)}.")
         labels = target[target != IGNORED]
         if len(labels) and output.shape[1] <= int(labels.max()):
-            raise ValueError(f"num_classes is {output.shape[1]}, but there is a class {int(labels.max())}.")
+            raise ValueError(f"num_classes is {output.shape[1]}, but the data has the class {int(labels.max())}.")
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         losses = F.cross_entropy(output.float(), target, reduction="none", ignore_index=IGNORED)
@@ -160,7 +181,7 @@ class LanguageModeling(AbstractTask):
     def check(self, output: Predictions, target: Tensor) -> None:
         vocab_size = output.softmax.embedding.vocab_size
         if vocab_size <= int(target.max()):
-            raise ValueError(f"vocab_size is {vocab_size}, but there is a token of number {int(target.max())}.")
+            raise ValueError(f"vocab_size is {vocab_size}, but the data has the token {int(target.max())}.")
 
     def losses(self, output: Predictions, target: Tensor) -> Tensor:
         return output.losses(target).mean(dim=1)

@@ -76,7 +76,7 @@ class AbstractModelConfig(ABC):
         names = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
             if name not in names:
-                raise TypeError(f"{name} is no field of {cls.__qualname__}.{suggestion(name, names)}")
+                raise TypeError(f"{name} is not a field of {cls.__qualname__}.{suggestion(name, names)}")
         return cls(**fields) if config is None else dataclasses.replace(config, **fields)
 
     @classmethod

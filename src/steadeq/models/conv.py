@@ -52,7 +52,7 @@ class ConvDEQ(AbstractEquilibriumModel):
         config: The sizes; see `ConvDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> model = ConvDEQ(channels=8, hidden=16)

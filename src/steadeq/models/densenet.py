@@ -21,7 +21,7 @@ class DenseNet(PretrainedModel):
 
     Args:
         config: The sizes; see `DenseNet.Config`.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> model = DenseNet(blocks=(2, 2), growth=4, width=8, stem="cifar")

@@ -46,7 +46,7 @@ class LoopedConv(AbstractEquilibriumModel):
         config: The sizes; see `LoopedConv.Config`.
         solver: How to iterate.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> model = LoopedConv(channels=8)

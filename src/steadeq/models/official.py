@@ -166,8 +166,8 @@ def _infer_transformer(weights: Weights) -> dict[str, Any]:
 def _infer_monotone(weights: Weights) -> dict[str, Any]:
     if weights["mon.linear_module.A.weight"].dim() != 2:
         raise ValueError(
-            "mon.linear_module.A.weight is a convolution; of monotone networks only dense ones can be read, as the "
-            "official convolutional ones hold the border of the state at zero."
+            "mon.linear_module.A.weight is a convolution. Only dense monotone networks can be read, because the "
+            "official convolutional ones keep the border of the state at zero."
         )
     channels, num_inputs = weights["mon.linear_module.U.weight"].shape
     fields = {"kind": "dense", "channels": channels, "num_classes": len(weights["Wout.bias"])}
@@ -320,8 +320,8 @@ def read_official(
     network = next((network for network in _NETWORKS if network.is_in(weights)), None)
     if network is None:
         raise ValueError(
-            f"{where} holds no network of locuslab/deq, locuslab/mdeq, locuslab/monotone_op_net or torchdeq's zoo that "
-            f"is known here; its weights are {', '.join(list(weights)[:3])} ..."
+            f"{where} does not hold a known network of locuslab/deq, locuslab/mdeq, locuslab/monotone_op_net or "
+            f"torchdeq's zoo; its weights are {', '.join(list(weights)[:3])} ..."
         )
     kind = network.model.Config
     try:
@@ -340,13 +340,13 @@ def read_official(
     else:
         fields = overrides
         if type(preset(preset_name)) is not kind:
-            raise ValueError(f"{where} is of {kind.__qualname__}, and the preset {preset_name!r} is not.")
+            raise ValueError(f"{where} holds a {kind.__qualname__}, but the preset {preset_name!r} is another model.")
         config = kind.resolve(preset(preset_name), overrides)
         for name, value in inferred.items():
             if getattr(config, name) != value:
                 raise ValueError(
-                    f"{where} is not of the preset {preset_name!r}: its weights have {name}={value!r}, and the preset "
-                    f"{getattr(config, name)!r}."
+                    f"{where} does not fit the preset {preset_name!r}: its weights have {name}={value!r}, the preset "
+                    f"has {getattr(config, name)!r}."
                 )
     if network.model is DEQTransformerLM:
         inferred["tied"] = _tying(weights)
@@ -386,7 +386,7 @@ def _normalize(content: Mapping[str, Any], where: str) -> Weights:
         if isinstance(name, str) and isinstance(tensor, Tensor)
     }
     if not weights:
-        raise ValueError(f"{where} holds no weights; a state dict is needed, as `model.state_dict()` returns it.")
+        raise ValueError(f"{where} holds no weights; it must be a state dict, as returned by `model.state_dict()`.")
     # torchdeq normalizes the convolutions between scales too, which have plain weights here: the same map.
     for name in [name for name in weights if re.fullmatch(r"fullstage\.fuse_layers\..*\.weight_v", name)]:
         if (g := weights.pop(f"{name[:-1]}g", None)) is not None:

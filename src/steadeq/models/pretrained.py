@@ -10,16 +10,15 @@ import pickle
 import re
 import tempfile
 import threading
-import types
-import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from .._internal.codec import CLASS, Reader, class_path, shortened, shown, to_plain
 from .._internal.validation import suggestion
 from ..adjoints import AbstractAdjoint
 from ..nn import DEQ
@@ -27,7 +26,6 @@ from ..solvers import AbstractSolver
 from ._saved import check_saved
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-_CLASS = "class"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_NAMES = ("ETag", "X-Linked-Etag", "X-Repo-Commit", "X-Xet-Hash")
 """Headers of a Hub of which its client makes names of files."""
@@ -72,11 +70,16 @@ class PretrainedModel(nn.Module):
         """
         path, config = Path(folder), getattr(self, "config", None)
         if not dataclasses.is_dataclass(config):
-            raise TypeError(f"{type(self).__name__} has no config; keep the one that it was built from as self.config.")
-        content = {_CLASS: _class_path(type(config)), **vars(config)}
+            raise TypeError(
+                f"{type(self).__name__} has no config; store the config that it was built from as self.config."
+            )
+        content = {CLASS: class_path(type(config)), **to_plain(config)}
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(self).items()}
         if (path / CONFIG).exists() and not is_pretrained(path):
-            raise ValueError(f"{path / CONFIG} belongs to something else; name another folder.")
+            raise ValueError(
+                f"{path / CONFIG} is not the config of a steadeq model and will not be overwritten; name another "
+                "folder."
+            )
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path, prefix=".") as temporary:
@@ -127,7 +130,7 @@ class PretrainedModel(nn.Module):
             # What is shared stays shared, and the dtype is the one that was saved.
             tensor.data = weights[name]
         if (found := find_not_finite(model)) is not None:
-            raise ValueError(f"{path} cannot be used: its {found} is not finite; train it anew.")
+            raise ValueError(f"{path} cannot be used: its {found} is not finite; train the model again.")
         for name, value in (("solver", solver), ("adjoint", adjoint)):
             if value is not None:
                 if not isinstance(layer := getattr(model, "layer", None), DEQ):
@@ -193,7 +196,7 @@ def is_pretrained(folder: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     # The config of a run has no class, and those of other libraries none with a colon.
-    return isinstance(content, dict) and ":" in str(content.get(_CLASS))
+    return isinstance(content, dict) and ":" in str(content.get(CLASS))
 
 
 def read_weights(path: Path) -> Mapping[str, Any]:
@@ -221,10 +224,10 @@ def read_weights(path: Path) -> Mapping[str, Any]:
         # What bytes that are no checkpoint raise is a matter of chance.
         if isinstance(error, pickle.UnpicklingError) and (found := re.search(r"GLOBAL (\S+)", str(error))):
             raise ValueError(
-                f"{path} holds an object of {found[1]} besides tensors, and loading it would execute code of the file; "
-                "save the state_dict() of the model with the code that made it, and read that."
+                f"{path} holds an object of {found[1]} besides tensors, and loading it would execute code from the "
+                "file. Load it with its own code, save the model's state_dict(), and read that file."
             ) from error
-        raise ValueError(f"{path} is damaged, or no file of weights; get the file again.") from error
+        raise ValueError(f"{path} is damaged or not a file of weights; get the file again.") from error
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} holds a {type(content).__name__}; it must hold a state dict.")
     return content
@@ -241,14 +244,10 @@ def _read_text(path: Path) -> str:
 def _check_plain(path: Path) -> None:
     """Refuse what is no file: a pipe would be waited for until somebody writes to it, and a device may never end."""
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
 
 
 # Configs
-
-
-def _class_path(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _derived(kind: type) -> Iterator[type]:
@@ -265,53 +264,19 @@ def _read_config(path: Path, model_class: type) -> Any:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: it is no JSON.") from error
-    if not isinstance(content, dict) or _CLASS not in content:
-        raise ValueError(f"{path} is no config of a model: it has no {_CLASS!r}.")
-    name = content.pop(_CLASS)
+        raise ValueError(f"{path} is damaged: it is not JSON.") from error
+    if not isinstance(content, dict) or CLASS not in content:
+        raise ValueError(f"{path} is not the config of a model: it has no {CLASS!r}.")
+    name = content.pop(CLASS)
     configs = (getattr(kind, "Config", None) for kind in _derived(model_class))
-    known = {_class_path(kind): kind for kind in configs if kind is not None}
+    known = {class_path(kind): kind for kind in configs if kind is not None}
     if not isinstance(name, str) or name not in known:
         hint = suggestion(str(name), known)
-        raise ValueError(
-            f"{path}: {_CLASS} is {_shown(name)}, which is no {model_class.__name__} that is imported.{hint}"
-        )
-    kind = known[name]
-    hints = typing.get_type_hints(kind)
-    fields = {field.name: field.type for field in dataclasses.fields(kind) if field.init}
-    for unknown in content.keys() - fields.keys():
-        raise ValueError(f"{path}: there is no field {unknown!r}.{suggestion(unknown, fields)}")
-    for field, text in fields.items():
-        if field not in content:
-            raise ValueError(f"{path}: {field} is missing.")
-        if not _fits(content[field], hints[field]):
-            raise ValueError(f"{path}: {field} is {_shown(content[field])}; it must be of type {text}.")
+        raise ValueError(f"{path}: {CLASS} is {shown(name)}, which is not an imported {model_class.__name__}.{hint}")
     try:
-        return kind(**content)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value of JSON is what a type hint asks for; lists stand for tuples."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, argument) for argument in arguments)
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple:
-        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
-    if isinstance(value, bool):
-        return hint is bool
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return False
-    return isinstance(value, (int, float) if hint is float else hint)
-
-
-def _shown(value: Any) -> str:
-    """Return a value as a sentence can hold it."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+        return Reader(is_complete=True).read_section(content, known[name])
+    except ValueError as error:
+        raise ValueError(f"{path}: {shortened(str(error), 500)}") from error
 
 
 # Weights
@@ -341,9 +306,11 @@ def _build_fitting(config: Any, weights: Mapping[str, Any], path: Path) -> Any:
             return config.build()
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].removesuffix(".")
-        raise ValueError(f"{path / CONFIG} describes no model that can be built: {reason}.") from error
-    shown = "; ".join(problems[:5]) + ("; ..." if len(problems) > 5 else "")
-    raise ValueError(f"{path / WEIGHTS} does not fit {config!r}: {shown}.")
+        raise ValueError(
+            f"{path / CONFIG} describes a model that cannot be built: {shortened(reason, 500)}."
+        ) from error
+    first = "; ".join(problems[:5]) + ("; ..." if len(problems) > 5 else "")
+    raise ValueError(f"{path / WEIGHTS} does not fit {shortened(repr(config), 800)}: {first}.")
 
 
 @contextmanager
@@ -356,7 +323,7 @@ def _no_more_parameters_than(count: int) -> Iterator[None]:
         nonlocal left
         left -= threading.get_ident() == thread
         if left < 0:
-            raise ValueError(f"it has more parameters than the {count} weights that are there")
+            raise ValueError(f"it has more parameters than the {count} weights in the file")
 
     hook = nn.modules.module.register_module_parameter_registration_hook(note)
     try:
@@ -427,7 +394,7 @@ def _locate(folder: Path | str) -> Path:
     if Path(folder).is_dir():
         return Path(folder)
     if not _HUB_ID.fullmatch(name):
-        raise ValueError(f"{name} is no folder.")
+        raise ValueError(f"{name} is not a folder.")
     hub = _require_hub(f"{name} is no folder here, and looking for it on the Hugging Face Hub")
     try:
         with _checked_answers(hub.get_session()):
@@ -437,7 +404,9 @@ def _locate(folder: Path | str) -> Path:
     except Exception as error:
         # What the client makes of an odd server: errors of its own, of three other packages, and failed assertions.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{name} is no folder here, and cannot be read from the Hugging Face Hub: {reason}") from error
+        raise ValueError(
+            f"{name} is not a local folder, and cannot be read from the Hugging Face Hub: {reason}"
+        ) from error
     return path
 
 
@@ -456,4 +425,4 @@ def _check_answer(response: Any) -> None:
     for header in _HUB_NAMES:
         name = response.headers.get(header)
         if name is not None and not _HUB_NAME.fullmatch(name):
-            raise ValueError(f"its {header} is {name[:80]!r}, which is no name of a file.")
+            raise ValueError(f"its {header} is {name[:80]!r}, which is not a file name.")

@@ -28,7 +28,7 @@ class ResNet(PretrainedModel):
 
     Args:
         config: The sizes; see `ResNet.Config`.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch

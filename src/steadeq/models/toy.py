@@ -45,7 +45,7 @@ class ToyDEQ(AbstractEquilibriumModel):
         config: The sizes; see `ToyDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> model = ToyDEQ()

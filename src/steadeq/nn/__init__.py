@@ -6,6 +6,7 @@ from .adaptive_embedding import AdaptiveEmbedding
 from .adaptive_softmax import AdaptiveSoftmax
 from .deq import DEQ
 from .dropout import VariationalDropout, draw_mask
+from .normalized import Normalized
 from .relative_attention import KeysValues, RelativeAttention, RelativePositions
 from .starts import GaussianStart, solve_from_starts
 from .weight_norm import WeightNormConv2d, WeightNormLinear, apply_weight_norm, remove_weight_norm
@@ -17,6 +18,7 @@ __all__ = [
     "AdaptiveSoftmax",
     "GaussianStart",
     "KeysValues",
+    "Normalized",
     "RelativeAttention",
     "RelativePositions",
     "VariationalDropout",

@@ -129,7 +129,7 @@ class DEQ(nn.Module):
         if self.init is not None:
             return self.init(*inputs)
         if not inputs:
-            raise ValueError("There are no inputs to take the shape of the state from; pass z0=..., or DEQ(init=...).")
+            raise ValueError("Without inputs, the shape of the state is not known; pass z0=... or DEQ(init=...).")
         return map_tensors(torch.zeros_like, inputs[0])
 
     def _code(self) -> CompiledMap | bool:

@@ -88,8 +88,8 @@ class VariationalDropout(AbstractMasked):
         for dim in self.shared:
             if not dim % x.dim() > 0 or not -x.dim() <= dim < x.dim():
                 raise ValueError(
-                    f"shared is {self.shared}, and the tensor has shape {tuple(x.shape)}: each must be one of its "
-                    "dimensions, and not the batch (0)."
+                    f"shared is {self.shared}, and the tensor has shape {tuple(x.shape)}: each must be a dimension of "
+                    "the tensor other than the batch (0)."
                 )
             shape[dim] = 1
         return x * self.mask(tuple(shape), x).to(x.dtype)

@@ -98,7 +98,7 @@ class RelativeAttention(nn.Module):
             length: Number of positions, L.
             memory: (B, M, features) states of the positions before them, from the earliest on.
             injected: (B, M, 3 * heads * head features): what was injected at those positions, if anything was.
-            mask: (features,) dropout mask of the encodings of distances.
+            mask: (features,) dropout mask of the distance encodings.
         """
         num_memory = 0 if memory is None else memory.shape[1]
         positions = self._positions(length, num_memory, mask)

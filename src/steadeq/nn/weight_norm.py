@@ -188,11 +188,11 @@ def apply_weight_norm(module: _M) -> _M:
 def _check_weight(name: str, layer: nn.Module) -> None:
     weight = layer._parameters.get("weight")
     if weight is None:
-        raise ValueError(f"The weight of {name} is computed already, by another parametrization; remove that first.")
+        raise ValueError(f"The weight of {name} already has a parametrization; remove it first.")
     if nn.parameter.is_lazy(weight):
-        raise ValueError(f"The weight of {name} has no shape yet; evaluate the module once before.")
+        raise ValueError(f"The weight of {name} has no shape yet; call the module once before.")
     if not bool(_norm(weight.detach(), _channel_dim(layer)).all()):
-        raise ValueError(f"The weight of {name} is zero for some output, which has no direction; initialize it anew.")
+        raise ValueError(f"The weight of {name} is zero for an output, so it has no direction; initialize it again.")
 
 
 def remove_weight_norm(module: _M) -> _M:

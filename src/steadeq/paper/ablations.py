@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..lab.recipes.registry import Scale
 from .adaptive_gamma import ADAPTIVE_GAMMA, CIFAR10, FEW
 from .comparison import Comparison
-from .figure1 import early
+from .figure1 import FIGURE1_CIFAR10, early
 from .figure6 import FIGURE6, MEMORY, SECONDS
 from .language import POST_JR, TIED, TRANSFORMER_XL_SAME_BLOCK
-from .result import Claim, PaperResult, results_folder
+from .numbers import Numbers
+from .result import Claim
 from .table1 import TABLE1
 from .table2 import TABLE2
 from .tables import ACCURACY, BACKWARD_RESIDUAL, PERPLEXITY, RESIDUAL, Column
@@ -25,10 +25,8 @@ NOT_FOUND = "reason not found yet"
 class Ablation:
     """Models of a comparison that differ in one thing, or one at two times, and what they say on a claim."""
 
-    claim: str
-    """Beginning of the claim, which does not hold."""
-    of: str
-    """Name of the result that makes the claim."""
+    claim: Claim[Any]
+    """The claim, which does not hold."""
     scale: Scale
     """Scale at which it does not hold."""
     reason: str
@@ -38,14 +36,11 @@ class Ablation:
     shown_by: Callable[[Summary], str]
     """Returns the numbers that show it."""
 
-    def explains(self, result: PaperResult[Any], claim: Claim[Any], scale: Scale) -> bool:
-        """Return whether it is about a claim at a scale."""
-        return (self.of, self.scale) == (result.name, scale) and claim.text.startswith(self.claim)
-
-    def evidence(self, numbers: Path) -> str:
-        """Return the numbers that show it, from the folder of all results."""
-        summary, _ = self.comparison.read(results_folder(numbers, self.comparison.name, self.scale))
-        return self.shown_by(summary)
+    def evidence(self, numbers: Numbers) -> str:
+        """Return the numbers that show it."""
+        made = numbers.read(self.comparison, self.scale)
+        assert made is not None, f"{self.comparison.name} was not made at the scale {self.scale}"
+        return self.shown_by(made[0])
 
 
 def against(column: Column, first: str, second: str) -> Callable[[Summary], str]:
@@ -70,8 +65,7 @@ def both(*shown: Callable[[Summary], str]) -> Callable[[Summary], str]:
 
 ABLATIONS: tuple[Ablation, ...] = (
     Ablation(
-        claim="without regularization, the residuals of forward and backward solves get worse",
-        of="fig1-cifar10",
+        claim=FIGURE1_CIFAR10.claim("residuals-get-worse"),
         scale="day",
         reason="with 17 evaluations, more than so small a network needs, it stays within their reach; with as few as "
         "the regularized one has, both residuals get worse until nothing converges",
@@ -79,8 +73,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         shown_by=growth(CIFAR10.named(FEW), RESIDUAL, BACKWARD_RESIDUAL),
     ),
     Ablation(
-        claim="regularized post-LN stays close to a Transformer-XL of its size",
-        of="table1",
+        claim=TABLE1.claim("transformer-xl"),
         scale="day",
         reason="it is the use of one layer over and over that costs so much in so short a training, and not the "
         "equilibrium: the cell of the DEQ, applied 12 times and trained by plain backpropagation, is further behind "
@@ -89,8 +82,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         shown_by=both(against(PERPLEXITY, TIED, TRANSFORMER_XL_SAME_BLOCK), against(PERPLEXITY, TIED, POST_JR)),
     ),
     Ablation(
-        claim="unregularized, but stopped early",
-        of="table2",
+        claim=TABLE2.claim("stopped-early"),
         scale="day",
         reason="the answers of so small a network are settled after six evaluations, though its solves are not; "
         "stopped at three, it does lose, and much more than the regularized one",
@@ -98,8 +90,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         shown_by=against(ACCURACY, STOPPED_SOONER, MDEQ_JR_SOONER),
     ),
     Ablation(
-        claim="its inference is competitive with the explicit network",
-        of="fig6",
+        claim=FIGURE6.claim("inference"),
         scale="day",
         reason="the explicit network has three blocks, where the paper compares with a deep one; with 110 layers, and "
         "about as many parameters, it takes nearly as long",
@@ -107,8 +98,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         shown_by=against(SECONDS, MDEQ_JR, RESNET_DEEP),
     ),
     Ablation(
-        claim="it trains with much less memory than the explicit network",
-        of="fig6",
+        claim=FIGURE6.claim("memory"),
         scale="day",
         reason="the memory of a DEQ does not grow with depth, and the explicit network has three blocks, where the "
         "paper compares with a deep one; with 110 layers, and about as many parameters, it takes more",
@@ -119,7 +109,7 @@ ABLATIONS: tuple[Ablation, ...] = (
 """All that were made. A claim that does not hold and is not here has no reason that an experiment shows."""
 
 
-def reason(result: PaperResult[Any], claim: Claim[Any], scale: Scale, numbers: Path) -> str:
+def reason(claim: Claim[Any], scale: Scale, numbers: Numbers) -> str:
     """Return why a claim does not hold at a scale, with the numbers that show it, or that this is not known."""
-    found = [ablation for ablation in ABLATIONS if ablation.explains(result, claim, scale)]
+    found = [ablation for ablation in ABLATIONS if ablation.claim is claim and ablation.scale == scale]
     return "; ".join(f"{one.reason} ({one.evidence(numbers)})" for one in found) or NOT_FOUND

@@ -1,4 +1,4 @@
-"""Attention in the place of convolutions, which section 5.5 expects to suit equilibrium models better."""
+"""Attention instead of convolutions, which section 5.5 expects to suit equilibrium models better."""
 
 from .comparison import Comparison
 from .result import Claim

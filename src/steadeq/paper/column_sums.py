@@ -19,8 +19,8 @@ from ..lab import recipes
 from ..lab.data import AbstractDataset
 from ..lab.data.digits import Digits
 from ..lab.data.readers import BatchOrder
+from ..lab.notation import error_note
 from ..lab.recipes.registry import Scale
-from ..lab.report.notation import error_note
 from ..lab.report.style import HEIGHT, WIDTH, look, new_axes, styled, use_log_scale
 from ..lab.seeds import derive_generator, derive_seed
 from ..lab.train import Process
@@ -245,6 +245,7 @@ def draw_residuals(traces: Mapping[Arm, Sequence[Sequence[float]]]) -> Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class _ColumnSums(PaperResult[Summary]):
+    summary_type = Summary
     rows_key = "arms"
 
     def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
@@ -269,13 +270,6 @@ class _ColumnSums(PaperResult[Summary]):
         drawn = draw_counterexample(counterexample["distances"])
         save_figures({"counterexample": drawn, "residuals": draw_residuals(traces)}, folder)
         return Summary(counterexample=counterexample, arms=arms)
-
-    def to_json(self, summary: Summary) -> dict[str, Any]:
-        return {"counterexample": summary.counterexample, "arms": [arm.to_json() for arm in summary.arms]}
-
-    def from_json(self, content: Mapping[str, Any]) -> Summary:
-        arms = [ArmSummary.from_json(arm) for arm in content["arms"]]
-        return Summary(counterexample=content["counterexample"], arms=arms)
 
     def table(self, summary: Summary) -> str:
         accuracy = Column(title="accuracy, %", measure="accuracy", factor=100, digits=".1f")

@@ -21,6 +21,7 @@ from ..lab.serialization import command_line
 from ..lab.terminal import Work, answer, note
 from ..lab.train.display import choose_display
 from . import RESULTS
+from .pages import write_pages
 from .planned import PlannedRun, plan_runs, together
 from .result import HARDWARE, PaperResult, Verdict, count, results_folder, tally
 from .tables import CLAIM_TITLES, claim_rows
@@ -31,25 +32,26 @@ class Arguments:
     """Arguments of `reproduce`."""
 
     name: str | None = positional(default=None)
-    """A table or figure of the paper, or all; without one, those that are there are listed."""
+    """A table or figure of the paper, or all; without a name, the command lists them."""
     scale: Scale = "cpu"
     """Size of the runs: cpu trains small models for minutes, day trains them for hours; paper prints how to train the
     paper's own on GPUs, and draws their runs."""
     runs: Path = Path("runs/reproduce")
-    """Folder of the runs; finished ones are reused, interrupted ones go on."""
+    """Folder for the runs; finished runs are reused, interrupted runs continue."""
     out: Path = Path("results")
-    """Folder of figures and numbers, with a folder for each table or figure; in it, one for each scale but cpu."""
+    """Folder for figures and numbers, with one folder per table or figure; scales other than cpu get a folder of their
+    own inside it."""
     jobs: int = 2
-    """Number of runs that are trained at a time."""
+    """Number of runs to train at the same time."""
     archive: Path | None = None
-    """Folder of finished runs without their weights, as small files: what is there is not trained again, and what
-    finishes is added. Without it, the folder `runs` in that of figures and numbers."""
+    """Folder in which finished runs are archived as small files, without their weights. Runs found there are not
+    trained again, and runs that finish are added. By default the folder `runs` inside --out."""
     finished_only: bool = False
-    """Train nothing, make what the finished runs allow, and say which are missing."""
+    """Train nothing; make the tables and figures from the finished runs, and list the runs that are missing."""
     dry_run: bool = False
-    """Only say what would be run, how far each run is, and how many core-hours are to go."""
+    """Only list the runs, how far each of them is, and how many core-hours are left."""
     judge_only: bool = False
-    """Only judge the numbers in the folder of figures and numbers anew, without any run."""
+    """Only judge the claims again from the numbers in --out, without opening any run."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -98,6 +100,7 @@ def run(arguments: Sequence[str]) -> int:
                 print(f"{result.name}: {tally(result.judge_anew(folder))}")
             else:
                 print(f"{result.name} has no numbers in {folder}.")
+        _write_pages(given.out)
         return 0
     archive = given.out / "runs" if given.archive is None else given.archive
     plans = {result.name: plan_runs(result, given.scale, runs=given.runs, archive=archive) for result in chosen}
@@ -126,8 +129,17 @@ def run(arguments: Sequence[str]) -> int:
             # Of what needs the weights, the small files are of no use.
             if name in paths and not run.is_archived and result.can_use(name, run.path, given.scale):
                 archive_run(run.path, archive / name)
+    if judged:
+        _write_pages(given.out)
     answer(judged)
     return 0
+
+
+def _write_pages(out: Path) -> None:
+    """Write the pages of the results, where the folder of all of them is that of a checkout."""
+    root = out.resolve().parent
+    if out.name == "results" and write_pages(root):
+        note(f"Written to the pages in {root / 'docs' / 'results'}.")
 
 
 def _show_plan(runs: Mapping[str, PlannedRun]) -> None:

@@ -38,11 +38,12 @@ def _has_doubled(row: VariantSummary) -> bool:
 
 
 def _smaller(
-    text: str, first: str, second: str, *columns: Column, section: str, threshold: Threshold = "none"
+    text: str, first: str, second: str, *columns: Column, section: str, id: str = "", threshold: Threshold = "none"
 ) -> Claim[Summary]:
     """Return a claim that a variant ends with smaller values than another one in all of some columns."""
     return Claim(
         text,
+        id=id,
         section=section,
         threshold=threshold,
         holds=lambda s: all(s[first].mean(c.measure) < s[second].mean(c.measure) for c in columns),
@@ -50,10 +51,11 @@ def _smaller(
     )
 
 
-def _grows(text: str, variant: str, *columns: Column, section: str) -> Claim[Summary]:
+def _grows(text: str, variant: str, *columns: Column, section: str, id: str = "") -> Claim[Summary]:
     """Return a claim that columns of a variant grow in training."""
     return Claim(
         text,
+        id=id,
         section=section,
         holds=lambda s: all(s[variant].mean(c.measure) > s[variant].mean(early(c).measure) for c in columns),
         evidence=lambda s: ", ".join(f"{c.title} {early(c).show(s[variant])} to {c.show(s[variant])}" for c in columns),
@@ -75,6 +77,7 @@ FIGURE1 = Comparison(
         Claim(
             "without regularization, solves need more and more evaluations in training (at least twice as many at its "
             "end as at its beginning)",
+            id="solves-get-harder",
             section="3.1",
             threshold="stated before",
             holds=lambda s: _has_doubled(s[POST]),
@@ -88,6 +91,7 @@ FIGURE1 = Comparison(
         ),
         Claim(
             "with regularization, they stay stable (less than twice as many)",
+            id="solves-stay-stable",
             section="5.2, Figure 3",
             threshold="stated before",
             holds=lambda s: not _has_doubled(s[POST_JR]),
@@ -128,6 +132,7 @@ FIGURE1_CIFAR10 = Comparison(
             MDEQ,
             _FORWARD,
             _BACKWARD,
+            id="residuals-get-worse",
             section="3.1, Figure 1a",
         ),
         _grows("the norm of the Jacobian at the equilibrium grows in training", MDEQ, _NORM, section="3.1, Figure 1b"),
@@ -137,11 +142,17 @@ FIGURE1_CIFAR10 = Comparison(
             MDEQ_JR,
             MDEQ,
             at_evals(_FEW_IMAGES),
+            id="solves-come-closer",
             section="5.3, Figure 1a",
             threshold="set after a look at numbers",
         ),
         _smaller(
-            "with regularization, the norm of the Jacobian is smaller", MDEQ_JR, MDEQ, _NORM, section="5.3, Figure 1b"
+            "with regularization, the norm of the Jacobian is smaller",
+            MDEQ_JR,
+            MDEQ,
+            _NORM,
+            id="smaller-norm",
+            section="5.3, Figure 1b",
         ),
     ),
     columns=(

@@ -131,10 +131,11 @@ def _listed(summary: Summary, column: Column) -> str:
     return f"gamma {gammas}: {', '.join(map(column.show, summary))}"
 
 
-def _falls(text: str, column: Column, *, prefix: str = "", source: Source = "paper") -> Claim[Summary]:
+def _falls(text: str, column: Column, *, id: str, prefix: str = "", source: Source = "paper") -> Claim[Summary]:
     """Return a claim that a measure falls with gamma."""
     return Claim(
         text,
+        id=id,
         section="5.1, Figure 5",
         source=source,
         holds=lambda s: all(b.mean(column.measure) < a.mean(column.measure) for a, b in pairwise(s)),
@@ -151,6 +152,7 @@ FIGURE5 = _Figure5(
     claims=(
         Claim(
             "every gamma fits the target (unexplained variance, noise aside, below 1%)",
+            id="fit",
             section="5.1, Figure 5",
             threshold="stated before",
             holds=lambda s: (max(row.mean("mse") for row in s) - NOISE**2) / _target_variance() < 0.01,
@@ -159,9 +161,11 @@ FIGURE5 = _Figure5(
                 f"{_target_variance():.2f}"
             ),
         ),
-        _falls("a larger gamma gives a flatter surface at the equilibrium", _SLOPE, prefix="mean |df/dz|, "),
-        _falls("a larger gamma needs fewer evaluations of plain iteration", _PICARD),
+        _falls(
+            "a larger gamma gives a flatter surface at the equilibrium", _SLOPE, id="flatter", prefix="mean |df/dz|, "
+        ),
+        _falls("a larger gamma needs fewer evaluations of plain iteration", _PICARD, id="picard"),
         # The paper draws plain iteration only.
-        _falls("a larger gamma needs fewer evaluations of Anderson", _ANDERSON, source="own"),
+        _falls("a larger gamma needs fewer evaluations of Anderson", _ANDERSON, id="anderson", source="own"),
     ),
 )

@@ -35,6 +35,7 @@ FIGURE7 = Comparison(
             POST_JR,
             POST,
             lambda a, b: a < b,
+            id="smaller-radius",
             section="5.4, Figure 7",
             threshold="set after a look at numbers",
         ),

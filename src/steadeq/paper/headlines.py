@@ -2,28 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ..lab.recipes.registry import Scale
 from .comparison import Comparison
 from .figure1 import FIGURE1, FIGURE1_CIFAR10
 from .figure5 import FIGURE5
 from .figure6 import FIGURE6
 from .figure7 import FIGURE7
 from .memory import MEMORY
-from .result import Claim, PaperResult, Verdict, results_folder
+from .result import Claim, PaperResult, Verdict
 from .table1 import TABLE1
 from .table2 import TABLE2
 
 Judged = tuple[PaperResult[Any], Claim[Any]]
 """A claim, and the table or figure that it is made of."""
-
-
-def claim_of(result: PaperResult[Any], beginning: str) -> Judged:
-    """Return the one claim of a result whose text begins so."""
-    (claim,) = (claim for claim in result.claims if claim.text.startswith(beginning))
-    return result, claim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,86 +32,74 @@ HEADLINES = (
         text="Without the penalty, solves get harder in training",
         section="abstract, 3.1, 5.2",
         claims=(
-            claim_of(FIGURE1, "without regularization, solves need more and more"),
-            claim_of(FIGURE1, "with regularization, they stay stable"),
-            claim_of(FIGURE1_CIFAR10, "without regularization, the residuals of forward and backward"),
-            claim_of(FIGURE1_CIFAR10, "with regularization, a solve comes closer"),
+            (FIGURE1, FIGURE1.claim("solves-get-harder")),
+            (FIGURE1, FIGURE1.claim("solves-stay-stable")),
+            (FIGURE1_CIFAR10, FIGURE1_CIFAR10.claim("residuals-get-worse")),
+            (FIGURE1_CIFAR10, FIGURE1_CIFAR10.claim("solves-come-closer")),
         ),
     ),
     Headline(
         text="The penalty keeps the Jacobian small",
         section="4.1, 5.4",
         claims=(
-            claim_of(FIGURE1_CIFAR10, "with regularization, the norm of the Jacobian is smaller"),
-            claim_of(FIGURE7, "regularization constrains the spectral radius"),
+            (FIGURE1_CIFAR10, FIGURE1_CIFAR10.claim("smaller-norm")),
+            (FIGURE7, FIGURE7.claim("smaller-radius")),
         ),
     ),
     Headline(
         text="With it, half of the evaluations suffice",
         section="1, 5.2, 5.3",
         claims=(
-            claim_of(TABLE1, "regularized post-LN with the small budget stays competitive"),
-            claim_of(TABLE2, "regularized with the small budget is at most 1 point below"),
+            (TABLE1, TABLE1.claim("small-budget")),
+            (TABLE2, TABLE2.claim("small-budget")),
         ),
     ),
     Headline(
         text="Without it, stopping early costs quality",
         section="3.2, 5.2, 5.3",
         claims=(
-            claim_of(TABLE1, "stopping the solves of the unregularized model early hurts"),
-            claim_of(TABLE2, "unregularized, but stopped early at the small budget"),
+            (TABLE1, TABLE1.claim("stopped-early")),
+            (TABLE2, TABLE2.claim("stopped-early")),
         ),
     ),
     Headline(
         text="Pre-LN diverges without it, and trains with it",
         section="abstract, 3.3, 5.2",
         claims=(
-            claim_of(TABLE1, "without regularization pre-LN diverges"),
-            claim_of(TABLE1, "with regularization pre-LN trains"),
+            (TABLE1, TABLE1.claim("pre-ln-diverges")),
+            (TABLE1, TABLE1.claim("pre-ln-trains")),
         ),
     ),
     Headline(
         text="It makes training about twice as fast",
         section="1, 5.2, 5.3",
         claims=(
-            claim_of(TABLE1, "a training step of the regularized model takes about half the time"),
-            claim_of(TABLE2, "training is at least twice as fast an epoch"),
+            (TABLE1, TABLE1.claim("faster")),
+            (TABLE2, TABLE2.claim("faster")),
         ),
     ),
     Headline(
         text="On par with explicit networks",
         section="abstract, 4.3, 5.3",
         claims=(
-            claim_of(TABLE1, "regularized post-LN stays close to a Transformer-XL"),
-            claim_of(FIGURE6, "the regularized MDEQ is as accurate as the explicit network"),
-            claim_of(FIGURE6, "its inference is competitive with the explicit network"),
-            claim_of(FIGURE6, "it trains with much less memory than the explicit network"),
-            claim_of(MEMORY, "memory of a DEQ does not grow with the budget"),
+            (TABLE1, TABLE1.claim("transformer-xl")),
+            (FIGURE6, FIGURE6.claim("accuracy")),
+            (FIGURE6, FIGURE6.claim("inference")),
+            (FIGURE6, FIGURE6.claim("memory")),
+            (MEMORY, MEMORY.claim("constant")),
         ),
     ),
     Headline(
         text="In one dimension, the penalty flattens f",
         section="5.1",
         claims=(
-            claim_of(FIGURE5, "a larger gamma needs fewer evaluations of plain iteration"),
-            claim_of(FIGURE5, "a larger gamma gives a flatter surface"),
-            claim_of(FIGURE5, "every gamma fits the target"),
+            (FIGURE5, FIGURE5.claim("picard")),
+            (FIGURE5, FIGURE5.claim("flatter")),
+            (FIGURE5, FIGURE5.claim("fit")),
         ),
     ),
 )
 """The eight that the results are about."""
-
-
-def read_verdict(result: PaperResult[Any], claim: Claim[Any], numbers: Path, scale: Scale) -> Verdict | None:
-    """Return what became of a claim at a scale; None where nothing was run, or where it is about nothing.
-
-    Of results that are the same at every scale, there is one verdict.
-    """
-    folder = results_folder(numbers, result.name, "cpu" if result.scales == ("cpu",) else scale)
-    if (scale not in result.scales and result.scales != ("cpu",)) or not (folder / "summary.json").is_file():
-        return None
-    _, verdicts = result.read(folder)
-    return next((verdict for verdict in verdicts if verdict.claim == claim.text), None)
 
 
 def of_paper(result: PaperResult[Any], claim: Claim[Any]) -> str:

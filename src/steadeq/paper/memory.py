@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -189,6 +189,7 @@ def draw(summary: Summary, measured: Literal["training", "inference"]) -> Figure
 
 @dataclass(frozen=True, kw_only=True)
 class _Memory(PaperResult[Summary]):
+    summary_type = Summary
     rows_key = "rows"
 
     def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
@@ -197,12 +198,6 @@ class _Memory(PaperResult[Summary]):
         summary = Summary(device=device.type, rows=rows)
         save_figures({"training": draw(summary, "training"), "inference": draw(summary, "inference")}, folder)
         return summary
-
-    def to_json(self, summary: Summary) -> dict[str, Any]:
-        return asdict(summary)
-
-    def from_json(self, content: Mapping[str, Any]) -> Summary:
-        return Summary(device=content["device"], rows=[Peak(**row) for row in content["rows"]])
 
     def table(self, summary: Summary) -> str:
         def cell(row: Peak) -> str:
@@ -270,12 +265,14 @@ def _claim(
     evidence: Callable[[Summary], str],
     *,
     section: str,
+    id: str = "",
     source: Source = "paper",
     threshold: Threshold = "set after a look at numbers",
 ) -> Claim[Summary]:
     """Return a claim that something holds of a number of all models."""
     return Claim(
         text,
+        id=id,
         section=section,
         source=source,
         threshold=threshold,
@@ -302,6 +299,7 @@ MEMORY = _Memory(
             _largest_growth,
             lambda growth: growth < 0.01,
             lambda s: f"largest growth from 16 to 32 evaluations: {s.each(_largest_growth, '.2%')}",
+            id="constant",
             section="4.3",
         ),
         _claim(
@@ -328,7 +326,7 @@ MEMORY = _Memory(
             f"evaluations, depth {DEPTH})",
             _share,
             lambda share: share <= 0.5,
-            lambda s: "; ".join(f"{n} {_share(s, n):.0%}, that of depth {_break_even(s, n):.1f}" for n in s.models),
+            lambda s: "; ".join(f"{n} {_share(s, n):.0%}, as much as depth {_break_even(s, n):.1f}" for n in s.models),
             section="4.3",
             threshold="none",
         ),

@@ -113,7 +113,7 @@ def step_memory(path: Path) -> float:
 
 @torch.no_grad()
 def inference_seconds(path: Path, *, max_evals: int) -> float:
-    """Return the time that an image takes on one thread of the CPU; a budget of 0 is that of an explicit network."""
+    """Return the time that an image takes on one thread of the CPU; explicit networks have a budget of 0."""
     trained = load_trained(path, device="cpu")
     x, _ = _first(trained.config.data.load_split("test"))
     solver = trained.config.evaluation_solver.with_max_evals(max_evals) if max_evals else None

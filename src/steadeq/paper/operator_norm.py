@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -216,6 +215,7 @@ def draw(summary: Summary) -> Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class _OperatorNorm(PaperResult[Summary]):
+    summary_type = Summary
     rows_key = "arms"
 
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
@@ -249,13 +249,6 @@ class _OperatorNorm(PaperResult[Summary]):
         summary = Summary(step_seconds=seconds, arms=arms)
         save_figures({"accuracy_by_evaluations": draw(summary)}, folder)
         return summary
-
-    def to_json(self, summary: Summary) -> dict[str, Any]:
-        return {"step_seconds": dict(summary.step_seconds), "arms": [arm.to_json() for arm in summary.arms]}
-
-    def from_json(self, content: Mapping[str, Any]) -> Summary:
-        arms = [ArmSummary.from_json(arm) for arm in content["arms"]]
-        return Summary(step_seconds=content["step_seconds"], arms=arms)
 
     def table(self, summary: Summary) -> str:
         columns = (_ACCURACY, _EVALS, _RADIUS, _SIGMA)

@@ -277,6 +277,7 @@ def draw_spread(model: PixelDEQ, size: int = 64, numbers: Sequence[int] = (2, 4,
 
 @dataclass(frozen=True, kw_only=True)
 class _ReceptiveField(PaperResult[Summary]):
+    summary_type = Summary
     rows_key = "arms"
 
     def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
@@ -295,12 +296,6 @@ class _ReceptiveField(PaperResult[Summary]):
         drawn = draw_spread(models[Arm(size=SIZES[-1]), best["seed"]])
         save_figures({"accuracy_by_size": draw_accuracies(rows), "spread": drawn}, folder)
         return summary
-
-    def to_json(self, summary: Summary) -> dict[str, Any]:
-        return {"distances": list(summary.distances), "arms": [arm.to_json() for arm in summary.arms]}
-
-    def from_json(self, content: Mapping[str, Any]) -> Summary:
-        return Summary(distances=content["distances"], arms=[ArmSummary.from_json(arm) for arm in content["arms"]])
 
     def table(self, summary: Summary) -> str:
         columns = (_PLAIN, _ANDERSON, _FINAL, _EARLY, _ENOUGH)

@@ -8,7 +8,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+from .._internal.codec import Reader, to_plain
 from ..lab.config import TrainConfig
+from ..lab.files import write_atomically
 from ..lab.recipes.registry import Scale
 
 S = TypeVar("S")
@@ -29,7 +31,7 @@ class Hardware:
     """Where the runs of a scale are trained."""
 
     num_jobs: int
-    """Number of runs that are trained at a time."""
+    """Number of runs to train at the same time."""
     name: str = ""
     """What it takes, where that is more than a laptop: `steadeq reproduce` then prints the commands that train runs."""
 
@@ -78,6 +80,8 @@ class Claim(Generic[S]):
 
     text: str
     _: KW_ONLY
+    id: str = ""
+    """What others refer to it by, within its result; needed by those that headlines or ablations are about."""
     section: str
     """The section of the paper that it is about, with its table or figure, as in "5.2, Table 1"."""
     source: Source = "paper"
@@ -158,10 +162,16 @@ class PaperResult(ABC, Generic[S]):
     """Names of the data sets, for one that needs no runs."""
     takes: str = ""
     """How long it takes, for one that does not depend on the scale."""
+    summary_type: ClassVar[Any]
+    """The dataclass that it measures, where the fields of that are what summary.json has."""
     rows_key: ClassVar[str]
     """Name of the rows in summary.json, which are written to summary.csv too."""
     can_be_partial: ClassVar[bool] = False
     """Whether it can be made of a part of its runs."""
+
+    def claim(self, id: str) -> Claim[S]:
+        """Return the claim of an id."""
+        return {claim.id: claim for claim in self.claims}[id]
 
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
         """Return the runs that it needs, by the names of their folders."""
@@ -193,13 +203,13 @@ class PaperResult(ABC, Generic[S]):
             scale: Scale of the runs.
         """
 
-    @abstractmethod
     def to_json(self, summary: S) -> dict[str, Any]:
         """Return what is written to summary.json."""
+        return to_plain(summary)
 
-    @abstractmethod
     def from_json(self, content: Mapping[str, Any]) -> S:
         """Return what was read from summary.json."""
+        return Reader(is_lenient=True).read(content, self.summary_type)
 
     @abstractmethod
     def table(self, summary: S) -> str:
@@ -215,7 +225,7 @@ class PaperResult(ABC, Generic[S]):
         summary = self.measure(runs, folder, scale)
         verdicts = self.judge(summary)
         content = {**self.to_json(summary), "verdicts": [vars(verdict) for verdict in verdicts]}
-        (folder / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
+        write_atomically(folder / "summary.json", json.dumps(content, indent=1) + "\n")
         self.write_csv(summary, folder / "summary.csv")
         return verdicts
 
@@ -237,7 +247,7 @@ class PaperResult(ABC, Generic[S]):
         path = folder / "summary.json"
         _, verdicts = self.read(folder)
         content = json.loads(path.read_text()) | {"verdicts": [vars(verdict) for verdict in verdicts]}
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        write_atomically(path, json.dumps(content, indent=1) + "\n")
         return verdicts
 
 

@@ -76,7 +76,7 @@ Summary = Sequence[Outcome]
 
 
 def solve(slope: float, solver: AbstractSolver, starts: Tensor) -> tuple[Tensor, SolveStats]:
-    """Return what a solver comes to from each of (B, 1) starts."""
+    """Return the state in which a solver ends from each of the (B, 1) starts."""
     eq = fixed_point(make_map(slope), starts, solver=solver)
     assert eq.stats is not None
     return eq.z, eq.stats

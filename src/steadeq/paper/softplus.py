@@ -1,4 +1,4 @@
-"""Softplus in the place of ReLU, which earlier DEQs needed, and regularized ones do not (appendix A.4)."""
+"""Softplus instead of ReLU, which earlier DEQs needed, and regularized ones do not (appendix A.4)."""
 
 from dataclasses import replace
 

@@ -78,6 +78,7 @@ def _claims_about(prefix: str) -> tuple[Claim[Summary], ...]:
     return (
         Claim(
             f"{prefix}regularized with the small budget is at most 1 point below unregularized with the large one",
+            id=f"{prefix}small-budget",
             section="5.3, Table 2",
             threshold="stated before",
             holds=lambda s: s[regularized].mean("score") >= s[plain].mean("score") - 0.01,
@@ -86,6 +87,7 @@ def _claims_about(prefix: str) -> tuple[Claim[Summary], ...]:
         ),
         Claim(
             f"{prefix}unregularized, but stopped early at the small budget, loses at least 2 points",
+            id=f"{prefix}stopped-early",
             section="5.3, Table 2",
             # Of ImageNet, the paper's table has no such row.
             source="own" if prefix else "paper",
@@ -96,6 +98,7 @@ def _claims_about(prefix: str) -> tuple[Claim[Summary], ...]:
         ),
         Claim(
             f"{prefix}training is at least twice as fast an epoch",
+            id=f"{prefix}faster",
             section="5.3" if prefix else "1, introduction",
             holds=lambda s: speedup(s) >= 2,
             evidence=lambda s: (

@@ -36,6 +36,7 @@ class Column:
         holds: Callable[[float, float], bool],
         *,
         section: str,
+        id: str = "",
         source: Source = "paper",
         threshold: Threshold = "none",
         subjects: Sequence[str] = (),
@@ -43,6 +44,7 @@ class Column:
         """Return a claim that compares the means of two variants, which are given by name."""
         return Claim(
             text,
+            id=id,
             section=section,
             source=source,
             threshold=threshold,

@@ -7,12 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from .._internal.codec import AbstractCoded
 from ..lab import recipes
 from ..lab.config import TrainConfig
 from ..lab.divergence import has_diverged
 from ..lab.folder import RunFolder
+from ..lab.notation import error_note
 from ..lab.recipes.registry import Scale
-from ..lab.report.notation import error_note
 from ..lab.runner import complete_evaluation
 from ..lab.runs import EvaluationRow, RunRecord, Spread, TrainLine, spread
 from ..lab.serialization import differences
@@ -34,7 +35,7 @@ class Variant:
     _: KW_ONLY
     seeds: tuple[int, ...] = (0,)
     change: Callable[[TrainConfig], TrainConfig] = lambda config: config
-    """Returns the config that is trained in the place of the recipe's."""
+    """Returns the config to train instead of the recipe's."""
     label: str = ""
     """What follows the recipe in the names of the runs' folders; if empty, what was changed in the recipe."""
     paper: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +93,7 @@ def measure(record: RunRecord, rows: Mapping[int, EvaluationRow], max_evals: int
 
     Args:
         record: A finished run, or one that diverged.
-        rows: What it came to on test data, by budget; empty if it diverged before its first checkpoint.
+        rows: Its results on test data, by budget; empty if it diverged before its first checkpoint.
         max_evals: The budget of its score.
     """
     evaluated = rows.get(max_evals)
@@ -136,7 +137,7 @@ def measure(record: RunRecord, rows: Mapping[int, EvaluationRow], max_evals: int
 
 
 def evaluate(path: Path, budgets: Sequence[int]) -> dict[int, EvaluationRow]:
-    """Return what a run came to on test data, by budget; nothing for one that diverged before its first checkpoint."""
+    """Return the results of a run on test data, by budget; empty if it diverged before its first checkpoint."""
     record = RunRecord.read(path)
     if record.has_diverged and record.evaluation is None and not RunFolder(path).checkpoints().steps():
         return {}
@@ -147,7 +148,7 @@ _A = TypeVar("_A", bound="Averages")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Averages:
+class Averages(AbstractCoded):
     """Numbers over several seeds; subclasses add what they are the numbers of."""
 
     num_seeds: int
@@ -246,12 +247,12 @@ def reported(variant: Variant) -> VariantSummary:
         >>> found.show("score", digits=".3f"), found.max_evals
         ('0.931 ± 0.003', 6)
     """
-    is_accuracy = recipes.get(variant.recipe).build().data.task.metric == "accuracy"
+    is_share = recipes.get(variant.recipe).build().data.task.is_share
     spreads = {"diverged": Spread(mean=float("diverged" in variant.paper.values()), std=None, count=1)}
     for name, text in variant.paper.items():
         parts = _REPORTED.fullmatch(text)
         if parts is not None:
-            unit = 0.01 if name == "score" and is_accuracy else _UNITS.get(name, 1.0)
+            unit = 0.01 if name == "score" and is_share else _UNITS.get(name, 1.0)
             mean, std = (None if part is None else unit * float(part) for part in parts.groups())
             assert mean is not None
             spreads[name] = Spread(mean=mean, std=std, count=1)

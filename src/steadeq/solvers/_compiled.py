@@ -67,8 +67,8 @@ class CompiledMap:
         except TorchDynamoException as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             warnings.warn(
-                f"compile=True: the steps of {type(solver).__name__} around this map are not compiled, only its single "
-                f"evaluations, as the map or the solver asks for values of tensors: {reason}",
+                "compile=True compiles only single evaluations of this map and not the steps of "
+                f"{type(solver).__name__}, because the map or the solver reads values of tensors: {reason}",
                 RuntimeWarning,
                 stacklevel=1,
             )

@@ -91,7 +91,7 @@ class Arnoldi:
         """Shrink the space to an invariant part, so that it can grow again within its capacity (Krylov-Schur).
 
         That is what (B, size, fewer) orthonormal columns span, of the square part of the Hessenberg matrix; columns of
-        zeros stand for none. The matrix stays that of the operator in the basis, but is full in its first columns.
+        zeros stand for none. The matrix still represents the operator in the basis, but its first columns are full.
         """
         hessenberg = self.hessenberg.to(kept)
         square, last = hessenberg[:, : self.size], hessenberg[:, self.size :]

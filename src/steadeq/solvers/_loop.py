@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from .._internal.allocator import keep_freed_memory
-from .._internal.independence import check_residuals
 from .._internal.norms import row_norm
 from .._internal.trees import Layout, select_rows
 from ..equilibrium import SolveStats, Status
@@ -38,9 +37,7 @@ class Options:
     num_silent: int = 0
     """Number of evaluations at the beginning that are not recorded, even if gradients are on."""
     keep_last: bool = False
-    """Return the last finite iterate in the place of the best."""
-    cell: Callable[..., Any] | None = None
-    """The map as the caller has it, by which it is known again."""
+    """Return the last finite iterate instead of the best."""
     code: CompiledMap | None = None
     """What makes all evaluations but the first, if these are compiled."""
 
@@ -136,9 +133,6 @@ def _iterate(
                 code.run(z, state, inputs, solver, layout, progress, evaluate.scales, prefix, num_silent, is_recorded)
                 break
     found = evaluate.unscale(progress.payloads())
-    if evaluate.has_compacted and options.cell is not None and progress.num_evals < max_evals:
-        # Where the budget leaves an evaluation, it tells whether samples that left were missed by the others.
-        check_residuals(options.cell, lambda: evaluate.residual_of(found), progress.residuals())
     # Where the start was not improved on, the caller gets a tensor of its own.
     return (found.clone() if found is z0 else found), progress, state
 

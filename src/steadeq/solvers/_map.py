@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from .._internal.independence import COUPLED
-from .._internal.norms import row_norm
 from .._internal.trees import Layout, leaves, select_rows
 from .._internal.unsupported import refuse_vmap
 from ._window import look
@@ -57,7 +56,7 @@ class RunningMap:
         passes_step: bool = False,
         may_ask: bool = True,
     ) -> None:
-        self._layout, self._inputs, self._whole_inputs, self._compact = layout, inputs, inputs, compact
+        self._layout, self._inputs, self._compact = layout, inputs, compact
         self._is_watched = not torch.compiler.is_compiling()
         # Under inference mode tensors do not count how often they are written to; those of the solve shall.
         self._is_inference = self._is_watched and torch.is_inference_mode_enabled()
@@ -94,12 +93,12 @@ class RunningMap:
         if not self._is_watched:
             return self._f(state, *inputs, **options)
         before, copies = _versions(state), []
-        if self._num_evals == 1 and self._may_ask and not torch._C._are_functorch_transforms_active():
-            # What numpy writes is counted nowhere.
+        if self._num_evals.bit_count() == 1 and self._may_ask and not torch._C._are_functorch_transforms_active():
+            # What numpy writes is counted nowhere. At evaluations 1, 2, 4, 8 and so on, as copying costs something.
             copies = [leaf.detach().clone() for leaf in leaves(state) if leaf.device.type == "cpu"]
         try:
             image = self._f(state, *inputs, **options)
-        except (RuntimeError, IndexError) as error:
+        except (RuntimeError, IndexError, ValueError) as error:
             if not self.has_compacted:
                 raise
             raise RuntimeError(f"f failed once finished samples had left the batch: {error}. {COUPLED}") from error
@@ -135,7 +134,7 @@ class RunningMap:
     def _writes_over(self, earlier: Tensor, z: Tensor) -> bool:
         """Return whether an evaluation somewhere else changes what an earlier one returned.
 
-        Not all writing is counted by versions: that of numpy or of a captured CUDA graph is not.
+        Version counters do not notice all writes: numpy and captured CUDA graphs write without counting.
         """
         before = earlier.clone()
         self._f(self._layout.unpack(z + 1), *self._inputs, **self._step())
@@ -176,11 +175,6 @@ class RunningMap:
         else:
             self._whole, self._rows = self._whole.index_copy(0, self._rows, z), self._rows.index_select(0, rows)
 
-    def residual_of(self, z: Tensor) -> Tensor:
-        """Return the (B,) relative residuals of states of the whole batch, by one more evaluation."""
-        fz = self._layout.pack_image(self._f(self._layout.unpack(z), *self._whole_inputs), z.shape[0])
-        return row_norm(fz - z) / row_norm(fz).clamp(min=torch.finfo(z.dtype).tiny)
-
 
 def _place(tensor: Tensor) -> int:
     """Return where a tensor lies in memory; of the outside of another tensor, which has no memory, what it is."""
@@ -198,7 +192,7 @@ def _versions(state: Any) -> Any:
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
-    return look(((a != b) & (a == a)).any())
+    return not look((a == b).all()) and look(((a != b) & (a == a)).any())
 
 
 _CHANGED = "f changed the state in place; it must leave its argument alone and return a new one."

@@ -106,7 +106,7 @@ class Rules(NamedTuple):
     floor: float
     """Relative residual below which one window without progress is the rounding limit."""
     keep_last: bool
-    """Keep the last finite evaluation in the place of the best."""
+    """Keep the last finite evaluation instead of the best."""
 
 
 class Kept(NamedTuple):
@@ -215,7 +215,7 @@ class Progress:
         solver: Solver whose budget, tolerance and rules apply.
         dim: Number of elements of a state.
         eps: Precision with which the map is evaluated.
-        keep_last: Keep the last finite evaluation in the place of the best.
+        keep_last: Keep the last finite evaluation instead of the best.
         residual: (B,) relative residual before the first evaluation, or None if that is not known yet.
         prefix: Sums over prefixes, in a causal solve.
         may_ask: Whether to look at every evaluation; by default as the solver's `check_every` and the device say.

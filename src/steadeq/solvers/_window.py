@@ -122,7 +122,7 @@ class Slot:
         return window if window.shape[1] == self.size else window.narrow(1, 0, self.size)
 
     def push(self, window: Tensor, new: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new - old in the place of the oldest column; return the window and the difference."""
+        """Write new - old over the oldest column; return the window and the difference."""
         is_kept = torch.is_grad_enabled() or is_exporting()
         if not is_kept and isinstance(self.index, int):
             return window, torch.sub(new, old, out=window.select(1, self.index))
@@ -192,13 +192,19 @@ def look(number: Tensor) -> Any:
 
 def solve_small(table: Tensor, right: Tensor, *, may_ask: bool = True) -> Tensor:
     """Solve (B, m, m) systems for (B, m) right-hand sides; a row without a finite solution becomes zero."""
+    weights = solve_any(table, right)
+    return weights if may_ask and math.isfinite(look(weights.sum())) else finite_rows(weights)
+
+
+def solve_any(table: Tensor, right: Tensor) -> Tensor:
+    """Solve (B, m, m) systems for (B, m) right-hand sides, of which some may have no finite solution."""
     if is_exporting():
-        weights = _eliminate(table, right, range(table.shape[1]), least=0.0)
-    else:
-        weights = torch.linalg.solve_ex(table, right.unsqueeze(2))[0].squeeze(2)
-    if may_ask and math.isfinite(look(weights.sum())):
-        return weights
-    # A row is kept or dropped as a whole.
+        return _eliminate(table, right, range(table.shape[1]), least=0.0)
+    return torch.linalg.solve_ex(table, right.unsqueeze(2))[0].squeeze(2)
+
+
+def finite_rows(weights: Tensor) -> Tensor:
+    """Return weights in which a row is kept or dropped as a whole."""
     return torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0)
 
 
@@ -253,7 +259,7 @@ def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int | Tensor, 
     scales = torch.where(is_there, torch.where(is_there, squares, 1).rsqrt(), 0)
     cosines = gram * scales.unsqueeze(1) * scales.unsqueeze(2)
     if isinstance(newest, Tensor):
-        # The order of slots is not known; that of columns is made so.
+        # The order of the slots is not known when this is traced, so the columns are sorted by age.
         order = (newest - torch.arange(size, device=gram.device)) % size
         cosines = cosines.index_select(1, order).index_select(2, order)
         weights = _eliminate(cosines, (right * scales).index_select(1, order), range(size), least=least)
@@ -261,8 +267,7 @@ def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int | Tensor, 
     else:
         order = [(newest - age) % size for age in range(size)]
         weights = _eliminate(cosines, right * scales, order, least=least)
-    weights = weights * scales
-    return torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0)
+    return finite_rows(weights * scales)
 
 
 def _eliminate(table: Tensor, right: Tensor, order: Any, *, least: float) -> Tensor:

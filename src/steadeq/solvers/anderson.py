@@ -20,8 +20,9 @@ from .broyden import Broyden
 class Anderson(AbstractSolver):
     """Anderson acceleration of type II, safeguarded per sample.
 
-    With the differences of residuals dG and of images dF over the window, the weights minimize ‖g - dG w‖ and the next
-    point is f(z) - dF w. On affine maps and with full memory it is GMRES (Walker and Ni, 2011).
+    With the differences of residuals dG and of images dF over the window, the weights w minimize ‖g - dG w‖, and the
+    next point is f(z) - dF w. On affine maps and with full memory, the method is equivalent to GMRES (Walker and Ni,
+    2011).
 
     Example:
         >>> import torch
@@ -33,11 +34,11 @@ class Anderson(AbstractSolver):
     """
 
     memory: int = 6
-    """Number of latest evaluations that are combined into the next point; 1 is plain iteration."""
+    """Number of latest evaluations to combine into the next point; 1 is plain iteration."""
     mixing: float = 1.0
     """Share of the combined f(z) in the next point, in (0, 1]; the combined z makes up the rest."""
     ridge: float = 0.0
-    """Ridge term of the least-squares problem for the weights, relative to its squared columns; 0, for none, is usually
+    """Ridge term of the least-squares problem for the weights, relative to its squared columns; 0 (none) is usually
     best."""
 
     handover: bool = False

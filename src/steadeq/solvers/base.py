@@ -76,16 +76,16 @@ class AbstractLinearSolver(NamedOptions, ABC):
     """Tolerance: a sample is solved once its relative residual |f(z) - z| / |f(z)| is at most this; 0 spends the whole
     budget."""
     check_every: int | None = None
-    """Number of evaluations after which a solve asks whether all samples are done, which makes the host wait for the
-    device; None for 1 on the CPU and 4 elsewhere."""
+    """Number of evaluations between checks whether all samples are done; each check makes the host wait for the device.
+    None for 1 on the CPU and 4 elsewhere."""
 
     patience = 1
     max_growth: ClassVar[float] = math.inf
     """A sample whose ‖f(z) - z‖ exceeds its best by this factor is marked as rejected; see `_progress` for the measure.
     """
     max_stalled_windows: ClassVar[float] = 3
-    """So many windows of evaluations without progress end a sample. Infinite for methods whose residuals may rise for
-    long before they fall; at the rounding limit one window ends a sample in any case."""
+    """Number of windows of evaluations without progress after which a sample ends. Infinite for methods whose residuals
+    may rise for long before they fall; at the rounding limit one window ends a sample in any case."""
     returns_image: ClassVar[bool] = False
     """Whether the state of a solve is the image of the last evaluation, and not its point."""
 
@@ -124,33 +124,35 @@ class AbstractLinearSolver(NamedOptions, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class AbstractSolver(AbstractLinearSolver):
-    """Hyper-parameters of a fixed-point solver, which solves linear systems too.
+    """Hyper-parameters of a fixed-point solver, which can also solve linear systems.
 
-    All solvers count in evaluations of f, stop each sample by itself at ‖f(z) - z‖ <= tol ‖f(z)‖, and are free of
-    scale: a problem multiplied by a constant is solved along the same path. An equilibrium that rounding at the scale
-    of the start cannot tell from zero counts as zero: ‖f(z)‖ is then replaced by that rounding.
+    All solvers count evaluations of f, stop each sample by itself at ‖f(z) - z‖ <= tol ‖f(z)‖, and are scale-free:
+    multiplying a problem by a constant does not change the path of the solve. An equilibrium that cannot be told from
+    zero, given rounding at the scale of the start, counts as zero: ‖f(z)‖ is then replaced by that rounding.
 
-    A method of your own is a subclass with two functions. `init` returns the state of a solve: a tensor, None, or a
-    nested tuple of them, whose dim 0 is the rows. `step` takes it with an `Evaluation` and returns the new state and
-    the next points. A step may write into its own state, except while autograd records. It sees the rows that are still
-    running; counting, residuals, the best iterate, stopping and leaving the batch are not its business. If it asks the
-    host nothing where `may_ask` is False, it is compiled and exported as it is.
+    To write your own method, subclass this and implement two functions. `init` returns the state of a solve: a tensor,
+    None, or a nested tuple of them, with rows along dim 0. `step` takes the state and an `Evaluation`, and returns the
+    new state and the next points. A step may write into its own state, except while autograd records. It sees only the
+    rows that are still running; the driver counts, measures residuals, keeps the best iterate, stops samples and
+    removes them from the batch. If the step reads no number on the host when `may_ask` is False, it can be compiled and
+    exported as it is.
     """
 
     max_evals: int = 30
     """Budget of a solve: the most calls of the map f (the cell; in the backward pass, vector-Jacobian products), the
     first included."""
     patience: int = 1
-    """Number of evaluations in a row that must meet the tolerance; above 1 for cells that come close to a state and
-    leave it again."""
+    """Number of evaluations in a row that must meet the tolerance; use more than 1 for cells that come close to a state
+    and leave it again."""
     causal: bool = False
-    """Solve each token of a sequence (dim 1 of the state) by itself and the tokens before it alone, so that a causal
-    cell stays causal: weights, best iterate and stop come from prefixes, and no state depends on later tokens."""
+    """Treat dim 1 of the state as time and compute weights, best iterate and stop of a token only from that token and
+    earlier ones, so that a causal cell stays causal and no state depends on later tokens."""
 
     always_asks: ClassVar[bool] = False
-    """Whether a step asks the host also where `may_ask` is False, so that it can be neither compiled nor exported."""
+    """Whether a step reads numbers on the host even if `may_ask` is False, so that it can be neither compiled nor
+    exported."""
     is_loop: ClassVar[bool] = False
-    """Whether the method is a plain loop over f, whose last state is meant, and not the best, where it is unrolled."""
+    """Whether the method is a plain loop over f, which returns the last state and not the best when it is unrolled."""
     pass_step = False
     """Whether f is called with the number of the step, from 0 on, as `step=`."""
 

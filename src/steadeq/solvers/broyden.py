@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .._internal.validation import check_count
-from ._window import History, Slot, combine, look, only, products, solve_small
+from ._window import History, Slot, combine, finite_rows, look, only, products, solve_any, solve_small
 from .base import AbstractSolver, Evaluation
 
 
@@ -74,11 +74,14 @@ class Broyden(AbstractSolver):
         missing = slot.size - before.shape[1]
         column = right - (functional.pad(before, (0, missing)) if missing > 0 else before[:, : slot.size])
         table = slot.write(state.table, only(slot.set(row, corner), valid), only(column, valid))
-        weights = solve_small(solvable(slot.square(table)), right, may_ask=at.may_ask)
+        # A row that was cleared, and is all zeros, is then a system whose solution is zero; others do not change.
+        system = slot.square(table)
+        system.diagonal(dim1=1, dim2=2).add_(torch.finfo(g.dtype).tiny)
+        weights = solve_any(system, right)
         state = History(z, fz, g, s, df, table, right, valid, state.was_plain)
-        largest = weights.abs()
-        if not at.may_ask or look(largest.max()) > _SUSPICIOUS:
-            lost = self._is_lost(at, slot, largest, change, df)
+        if not at.may_ask or not look(weights.abs().max()) <= _SUSPICIOUS:
+            weights = finite_rows(weights)
+            lost = self._is_lost(at, slot, weights.abs(), change, df)
             weights, state = torch.where(lost.unsqueeze(1), 0, weights), state.forget(lost)
         return state, combine(fz, weights, slot.filled(df), scale=-1.0)
 
@@ -102,16 +105,13 @@ _SUSPICIOUS = 1e3
 """Size of weights from which on a history is looked at."""
 
 
-def solvable(table: Tensor) -> Tensor:
-    """Return a table to which a row that was cleared, and is all zeros, is a system whose solution is zero."""
-    return table + torch.finfo(table.dtype).tiny * torch.eye(table.shape[1], dtype=table.dtype, device=table.device)
-
-
 def apply_transposed(state: History, u: Tensor) -> Tensor:
     """Return -Hᵀ u for a (B, D) matrix, with H the estimate of the inverse of J - I, as SHINE needs it."""
     size = state.right.shape[1]
     if size == 0:
         return u
     right = only(products(state.df[:, :size], u), state.valid)
-    weights = solve_small(solvable(state.table[:, :size, :size]).mT, right)
+    # Of rows that were cleared since, the table is all zeros.
+    tiny = torch.finfo(u.dtype).tiny * torch.eye(size, dtype=u.dtype, device=u.device)
+    weights = solve_small((state.table[:, :size, :size] + tiny).mT, right)
     return combine(u, weights, state.left[:, :size], scale=-1.0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .._internal.norms import row_norm
 from .._internal.validation import check_count
 from ..equilibrium import SolveStats, Status
 from ._krylov import Arnoldi, LeastResidual, unit
@@ -50,7 +51,7 @@ class GMRES(AbstractLinearSolver):
     def solve_linear(self, operator: Callable[[Tensor], Tensor], b: Tensor) -> tuple[Tensor, SolveStats]:
         """Solve u = operator(u) + b for each row."""
         memory = self.memory or self.max_evals
-        scale = torch.linalg.vector_norm(b, dim=1)
+        scale = row_norm(b)
         u, rest = torch.zeros_like(b), unit(b, scale)
         kept = torch.zeros_like(scale)
         eps = torch.finfo(b.dtype).eps

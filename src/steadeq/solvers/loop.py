@@ -13,10 +13,10 @@ from .base import AbstractSolver, Evaluation
 
 @dataclass(frozen=True, kw_only=True)
 class Loop(AbstractSolver):
-    """The plain loop z <- f(z) of a fixed number of steps, as looped and recursive models have it.
+    """Apply z <- f(z) a fixed number of times, as looped and recursive models do.
 
-    It returns the last state and not the best, bit for bit that of `for _ in range(num_steps): z = f(z, *inputs)`, with
-    any adjoint. The residual is that of the last step.
+    The result is the last state, not the best one. It equals the result of `for _ in range(num_steps): z = f(z,
+    *inputs)` bit for bit, with any adjoint. The residual is measured at the last step.
 
     Example:
         >>> import torch

@@ -193,7 +193,7 @@ def test_what_is_inside_of_a_class_that_was_chosen_can_be_changed_too():
         ("--optimizer.betas 0.9 0.9 0.9", "--optimizer.betas is '0.9 0.9 0.9'; it must be 2 values, each a number."),
         ("--solver.max-evals 0", "solver.max_evals is 0"),
         ("--adjoint.solver.tol -1", "adjoint.solver.tol is -1.0"),
-        ("stray", "'stray' is not expected here; `steadeq train x --help` says what is."),
+        ("stray", "'stray' is not expected here; see `steadeq train x --help`."),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(text, message):

@@ -289,7 +289,7 @@ def test_a_config_that_is_not_that_of_the_checkpoint_is_refused(command, section
     content = json.loads((run / "config.json").read_text())
     content[section][field] = value
     (run / "config.json").write_text(json.dumps(content))
-    assert f"{section}.{field} is {value} there, and was {old}" in refuse(capfd, *command.split())
+    assert f"{section}.{field} is {value} and was {old}" in refuse(capfd, *command.split())
 
 
 @pytest.mark.parametrize(("section", "field", "value"), [("loop", "device", "cpu"), ("log", "keep_checkpoints", 5)])

@@ -317,7 +317,7 @@ def test_recipes_can_be_filtered_by_words_and_scale(capfd):
     assert names("--scale", "paper") == set()
     assert names("DIGITS", "--scale", "cpu") == names("digits")
     assert main(["recipes", "digits", "--scale", "day"]) == 2
-    assert "No recipe at the scale day has the words 'digits'" in capfd.readouterr().err
+    assert "No recipe at the scale day matches the words 'digits'" in capfd.readouterr().err
 
 
 def test_the_list_of_recipes_comes_without_importing_torch():

@@ -125,7 +125,7 @@ def test_bad_checkpoints_are_refused_and_nothing_is_written(checkpoint, home, ca
     Path("half.pt").write_bytes(checkpoint.read_bytes()[:1000])
     for name, reason in (
         ("module.pt", "besides tensors"),
-        ("resnet.pt", "holds no network of locuslab/deq"),
+        ("resnet.pt", "does not hold a known network of locuslab/deq"),
         ("half.pt", "is damaged"),
         ("missing.pt", "cannot be read: No such file"),
     ):
@@ -151,7 +151,7 @@ def test_load_model_reads_the_folder_as_it_reads_a_run(checkpoint, home, capfd):
         assert torch.equal(model(x), from_official(checkpoint)(x))
     train(tiny_config(), Path("run"))
     assert type(steadeq.load_model("run")).__name__ == "ToyDEQ"
-    with pytest.raises(InputError, match="tiny holds a model and is no run; it has no checkpoint of step 3"):
+    with pytest.raises(InputError, match="tiny holds a model, not a run; it has no checkpoint of step 3"):
         steadeq.load_model("tiny", step=3)
     Path("tiny/model.safetensors").unlink()
     with pytest.raises(InputError, match=r"model.safetensors cannot be read"):
@@ -188,9 +188,7 @@ def test_the_folder_of_a_model_of_a_user_needs_the_recipe(home):
     names["recipe"]().model.build().save_pretrained("own")
     config = Path("own/config.json")
     config.write_text(config.read_text().replace("another:", "own_model:"))
-    with pytest.raises(
-        InputError, match=r"class is 'own_model:Own.Config', which is no PretrainedModel that is imported"
-    ):
+    with pytest.raises(InputError, match=r"class is 'own_model:Own.Config', which is not an imported PretrainedModel"):
         steadeq.load_model("own")
     assert "own_model" not in sys.modules
     assert steadeq.load_model("own", recipe="own_model.py:recipe").linear.in_features == 2
@@ -295,21 +293,21 @@ def test_data_that_does_not_fit_is_refused_in_a_sentence(checkpoint, home, capfd
     EquilibriumTransformer(kind="language", vocab_size=50, **blocks).save_pretrained("modern")
     EquilibriumTransformer(kind="grid", vocab_size=12, **blocks).save_pretrained("grid")
     refusals = {
-        ("modern", *SMALL): "it is no text, and the model is a language model",
+        ("modern", *SMALL): "it is not text, but the model is a language model",
         ("modern", "--data", "wikitext-2"): "it has 12 tokens, and the model has 50",
-        ("grid", "--data", "wikitext-2"): "it is a text, and the model no language model",
-        ("tiny", "--data", "wikitext-2"): "it is a text, and the model no language model",
-        ("lm", *SMALL): "it is no text, and the model is a language model",
+        ("grid", "--data", "wikitext-2"): "it is text, but the model is not a language model",
+        ("tiny", "--data", "wikitext-2"): "it is text, but the model is not a language model",
+        ("lm", *SMALL): "it is not text, but the model is a language model",
         ("lm", "--data", "wikitext-2"): "it has 12 tokens, and the model has 50",
         ("tiny", "--data", "digits"): "digits does not fit the model of tiny: ",
         ("seven", *SMALL): "it has 10 classes, and the model has 7",
         ("twelve", *SMALL): "it has 10 classes, and the model has 12",
-        ("tiny",): "tiny holds a model and no data; name that with --data",
+        ("tiny",): "tiny holds a model without data; name a data set, as in --data",
         ("tiny", "--data", "cifr10"): "--data is 'cifr10'; it must be one of Addition, Cifar10,",
         ("tiny", *SMALL, "--budgets", "0"): "each must be from 1 to 100000",
         ("tiny", *SMALL, "--batch-size", "0"): "--batch-size is 0; it must be at least 1",
         ("tiny", *SMALL, "--step", "3"): "it has no checkpoint of step 3",
-        ("nothing", *SMALL): "nothing is no folder of a model",
+        ("nothing", *SMALL): "nothing is not the folder of a model",
     }
     for arguments, reason in refusals.items():
         assert reason in refuse(capfd, "evaluate", *arguments), arguments
@@ -318,7 +316,9 @@ def test_data_that_does_not_fit_is_refused_in_a_sentence(checkpoint, home, capfd
 
 def test_a_run_is_evaluated_on_its_own_data_with_a_solver_of_choice(home, capfd):
     train(tiny_config(), Path("run"))
-    assert "a run is evaluated on its own data, without --data" in refuse(capfd, "evaluate", "run", "--data", "digits")
+    assert "leave out --data, as a run is evaluated on its own data" in refuse(
+        capfd, "evaluate", "run", "--data", "digits"
+    )
     succeed(capfd, "evaluate", "run", "--solver", "Broyden", "--solver.max-evals", 2, "--batch-size", 100)
     assert [row["max_evals"] for row in rows_of("run")] == [1, 2]
 

@@ -73,20 +73,23 @@ def test_models_in_folders_and_explicit_networks_are_exported(tmp_path, capfd):
 def test_a_language_model_is_said_to_have_no_memory(tmp_path, capfd):
     DEQTransformerLM(vocab_size=20, features=8, num_heads=2, hidden_features=8).save_pretrained(tmp_path / "lm")
     output = succeed(capfd, tmp_path / "lm", "--evals", 1, "-o", tmp_path / "lm.pt2", "--shape", 5)
-    assert "no memory: every sample is read as the beginning of a text" in output
+    assert "no memory: it reads every sample as the beginning of a text" in output
     assert "torch.int64 of shape (batch, 5)" in output
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--evals", "2", "-o", "toy.pth"], "ends with neither .pt2"),
-        (["-o", "toy.pt2"], "Say it with --evals"),
+        (["--evals", "2", "-o", "toy.pth"], "must end with .pt2"),
+        (["-o", "toy.pt2"], "pass it as --evals"),
         (["--evals", "0", "-o", "toy.pt2"], "--evals is 0"),
-        (["--evals", "2", "-o", "nowhere/toy.pt2"], "is no place for a file"),
-        (["--evals", "2", "-o", "."], "is no place for a file"),
-        (["--evals", "2", "-o", "toy.pt2", "--solver", "Anderson", "--solver.tol", "1e-3"], "asks for an early stop"),
-        (["--evals", "2", "-o", "toy.pt2", "--solver", "Anderson", "--solver.max-evals", "9"], "said by --evals"),
+        (["--evals", "2", "-o", "nowhere/toy.pt2"], "cannot be written; name a file"),
+        (["--evals", "2", "-o", "."], "cannot be written; name a file"),
+        (
+            ["--evals", "2", "-o", "toy.pt2", "--solver", "Anderson", "--solver.tol", "1e-3"],
+            "--solver.tol cannot be used",
+        ),
+        (["--evals", "2", "-o", "toy.pt2", "--solver", "Anderson", "--solver.max-evals", "9"], "use --evals"),
         (["--evals", "2", "-o", "toy.pt2", "--solver", "NewtonKrylov"], "NewtonKrylov cannot be exported"),
         (["--evals", "2", "-o", "toy.pt2", "--shape", "1", "0"], "all sizes must be at least 1"),
         (["--evals", "2", "-o", "toy.pt2", "--data", "digits"], "has its own data"),

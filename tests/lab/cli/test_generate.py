@@ -212,7 +212,7 @@ def test_both_starts_are_compared(capfd):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ("synthetic", "synthetic is a run on synthetic, which is no text"),
+        ("synthetic", "synthetic is a run on synthetic, which is not text"),
         ("nowhere", "nowhere"),
         ("deq --num-tokens 0", "--num-tokens is 0; it must be at least 1."),
         ("deq --max-evals 0", "--max-evals is 0; it must be at least 1."),

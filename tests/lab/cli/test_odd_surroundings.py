@@ -401,6 +401,6 @@ def test_no_command_waits_for_a_model_to_be_written(file, tmp_path, monkeypatch,
     Path("model", file).unlink()
     os.mkfifo(Path("model", file))
     refuse(capfd, "evaluate", "model", "--data", "synthetic")
-    assert "it is no plain file" in refuse(capfd, "convert", f"model/{file}", "--out", "converted")
-    with pytest.raises(ValueError, match=rf"model/{file} cannot be read: it is no plain file\."):
+    assert "it is not a plain file" in refuse(capfd, "convert", f"model/{file}", "--out", "converted")
+    with pytest.raises(ValueError, match=rf"model/{file} cannot be read: it is not a plain file\."):
         ToyDEQ.from_pretrained("model")

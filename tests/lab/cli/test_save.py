@@ -31,7 +31,7 @@ def test_the_folder_holds_the_model_and_what_is_known_about_it(trained, tmp_path
     assert "JacobianRegularizer(" in card
     assert f"{sum(p.numel() for p in ours.parameters()):,} parameters" in card
     for row in record.evaluation.rows:
-        assert f"| {row.max_evals} | {row.score:.4g} | {row.forward_residual:.4g} |" in card
+        assert f"| {row.max_evals} | {record.task.show(row.score, digits=4)} | {row.forward_residual:.4g} |" in card
     assert f"samples: {record.validations[-1].spectral_radius:.3g} on average" in card
 
 

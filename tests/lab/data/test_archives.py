@@ -92,21 +92,23 @@ KINDS = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("suffix", "make"), [(".tar.gz", tar_of), (".zip", zip_of)])
 def test_names_that_lead_elsewhere_are_refused(suffix, make, name, tmp_path):
-    with pytest.raises(RunError, match=rf"set{suffix} cannot be unpacked: '[ -~]*' is no name of a file .*[^.]\.$"):
+    with pytest.raises(
+        RunError, match=rf"set{suffix} cannot be unpacked: '[ -~]*' is not the name of a file .*[^.]\.$"
+    ):
         unpack(make(("set/a", b"1"), (name, b"2")), tmp_path, suffix)
     assert {path.name for path in tmp_path.iterdir()} == {f"set{suffix}", "out"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_plain_file_is_refused(kind, tmp_path):
-    with pytest.raises(RunError, match=r"set\.tar\.gz cannot be unpacked: 'set/special' is a link, a device"):
+    with pytest.raises(RunError, match=r"set\.tar\.gz cannot be unpacked: 'set/special' is not a plain file"):
         unpack(tar_of(("set/a", b"1"), (KINDS[kind], b"")), tmp_path)
     assert not (tmp_path / "out/set/special").is_symlink()
 
 
 @pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK])
 def test_what_is_no_plain_file_is_refused_in_a_zip_archive_too(mode, tmp_path):
-    with pytest.raises(RunError, match=r"'set/a' is a link, a device"):
+    with pytest.raises(RunError, match=r"'set/a' is not a plain file"):
         unpack(zip_of(("set/a", b"../../evil"), mode=mode | 0o777), tmp_path, ".zip")
 
 
@@ -181,7 +183,7 @@ def test_a_thousand_headers_of_one_file_are_refused(tmp_path):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_other_ways_to_compress_are_refused(method, tmp_path):
-    with pytest.raises(RunError, match=r"'set/a' is compressed in a way"):
+    with pytest.raises(RunError, match=r"'set/a' uses an unsupported compression"):
         unpack(zip_of(("set/a", b"1" * 100), method=method), tmp_path, ".zip")
 
 
@@ -196,7 +198,7 @@ def test_a_member_that_is_longer_than_it_says_is_refused(tmp_path):
 
 def test_a_name_with_a_zero_byte_is_refused(tmp_path):
     content = zip_of(("set/a_evil", b"1")).replace(b"set/a_evil", b"set/a\0evil")
-    with pytest.raises(RunError, match=r"cannot be unpacked: '[ -~]*' is no name of a file"):
+    with pytest.raises(RunError, match=r"cannot be unpacked: '[ -~]*' is not the name of a file"):
         unpack(content, tmp_path, ".zip")
 
 

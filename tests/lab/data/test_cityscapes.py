@@ -138,7 +138,7 @@ def test_pairs_that_do_not_fit_are_refused_by_name(root):
     test = Cityscapes(num_validation=1, num_workers=0).load().test
     for content, problem in (
         (Image.new("L", (WIDTH, HEIGHT - 10), 7), rf"{labels.name} has \(80, 30\) pixels"),
-        (Image.new("RGB", (WIDTH, HEIGHT)), rf"{labels.name} is no map of labels: its mode is RGB"),
+        (Image.new("RGB", (WIDTH, HEIGHT)), rf"{labels.name} is not a map of labels: its mode is RGB"),
         (Image.new("L", (WIDTH, HEIGHT), 34), rf"{labels.name} is damaged: it has the label 34"),
     ):
         content.save(labels)
@@ -165,7 +165,7 @@ def test_what_is_no_file_is_refused_by_name(root):
     for path in (labels, image):
         path.unlink()
         os.mkfifo(path)
-        with pytest.raises(InputError, match=rf"{path.name} cannot be read: it is a pipe, and should be a file"):
+        with pytest.raises(InputError, match=rf"{path.name} cannot be read: it is a pipe, not a file"):
             test.batch(torch.tensor([0]))
 
 

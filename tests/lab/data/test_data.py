@@ -207,7 +207,7 @@ def test_a_file_of_cifar_that_is_far_too_large_is_not_read(home):
     write_cifar(folder)
     with (folder / "data_batch_1.bin").open("ab") as file:
         file.truncate(3073 << 30)
-    with pytest.raises(InputError, match=r"data_batch_1\.bin is refused: it has 3,299,[\d,]+ bytes, and at most"):
+    with pytest.raises(InputError, match=r"data_batch_1\.bin is refused: it has 3,299,[\d,]+ bytes, and the limit is"):
         Cifar10(num_train=10, num_validation=5).load()
 
 

@@ -119,7 +119,7 @@ def test_a_file_that_is_there_is_not_fetched_again(server, tmp_path):
 
 def test_another_file_in_its_place_is_kept(server, tmp_path):
     (tmp_path / "data.bin").write_bytes(b"mine")
-    with pytest.raises(InputError, match=r"data\.bin is there and is not what"):
+    with pytest.raises(InputError, match=r"data\.bin exists and differs from the file at"):
         fetch(server.url("data.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
     assert (tmp_path / "data.bin").read_bytes() == b"mine"
 
@@ -158,7 +158,7 @@ def test_a_wrong_checksum_leaves_nothing_behind(part, server, tmp_path):
     if part:
         (tmp_path / "data.bin.part").write_bytes(part)
     expected = md5(CONTENT) if part else md5(b"something else")
-    with pytest.raises(RunError, match=rf"data\.bin sent has the MD5 checksum \w+ instead of {expected}"):
+    with pytest.raises(RunError, match=rf"data\.bin has the MD5 checksum \w+ instead of {expected}"):
         fetch(server.url("data.bin"), tmp_path / "data.bin", md5=expected)
     assert names(tmp_path) == []
 
@@ -223,7 +223,7 @@ def test_what_arrives_goes_through_no_link(kind, server, tmp_path):
         "pipe": lambda: os.mkfifo(part),
         "folder": part.mkdir,
     }[kind]()
-    with pytest.raises(InputError, match=r"data\.bin\.part is a link or no file at all, .*: move it away first\.$"):
+    with pytest.raises(InputError, match=r"data\.bin\.part is a link or not a file, .*: move it away first\.$"):
         fetch(server.url("data.bin"), tmp_path / "data.bin", md5=md5(CONTENT))
     assert precious.read_text() == "mine"
     assert names(tmp_path) == ["data.bin.part", "precious"]
@@ -349,7 +349,7 @@ def zip_of(server, content: bytes) -> Download:
 def test_a_zip_archive_becomes_its_folder(server, tmp_path):
     wanted = zip_of(server, zip_archive({"set/": b"", "set/a": b"1", "set/b/c": b"2", "other": b"3"}))
     server.limit = 50
-    with pytest.raises(RunError, match="the same command gets the rest"):
+    with pytest.raises(RunError, match="run the same command again to continue"):
         wanted.obtain(tmp_path)
     server.limit = None
     assert wanted.obtain(tmp_path) == tmp_path / "set"
@@ -502,7 +502,7 @@ def test_a_command_that_was_cut_off_goes_on_when_repeated(small, home, capfd):
     small.limit = 30
     codes = [main(["data", "cifar10", "--download"]) for _ in range(2)]
     assert codes == [1, 1]
-    assert all("the same command gets the rest" in line for line in capfd.readouterr().err.splitlines()[1::2])
+    assert all("run the same command again to continue" in line for line in capfd.readouterr().err.splitlines()[1::2])
     small.limit = None
     assert main(["data", "cifar10", "--download"]) == 0
     assert [wanted for _, wanted in small.requests] == [None, "bytes=30-", "bytes=60-"]
@@ -513,7 +513,7 @@ def test_a_command_that_was_cut_off_goes_on_when_repeated(small, home, capfd):
     [
         ("--download", "--download needs the name"),
         ("--verify", "--verify needs the name"),
-        ("cifar10 --to here", "--to says where"),
+        ("cifar10 --to here", "--to needs --download"),
         ("cifar10 --verify", "cifar-10-batches-bin or cifar-10-batches-py"),
         ("imagenet --download", "image-net.org"),
         ("cityscapes --download", "cityscapes-dataset.com"),

@@ -457,7 +457,9 @@ def test_imagenet_reports_on_its_validation_images(home):
 def test_imagenet_with_other_classes_to_report_on_is_refused(home):
     write(home / "imagenet/train", {"n01": 2, "n02": 2})
     write(home / "imagenet/val", {"n02": 2, "n03": 2})
-    with pytest.raises(InputError, match=r"imagenet/val are not those to train on: it lacks n01 and has n03 too many"):
+    with pytest.raises(
+        InputError, match=r"imagenet/val differ from the training classes: it lacks n01 and has n03 too many"
+    ):
         ImageNet(num_validation=1, num_workers=0).load()
 
 

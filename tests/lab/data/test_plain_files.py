@@ -10,9 +10,9 @@ import torch
 
 from steadeq.lab.cli.main import main
 from steadeq.lab.data import Cifar10, WikiText2, cifar10, fashion_mnist, images, locations, search_path, token_cache
-from steadeq.lab.data.plain_files import one_line
 from steadeq.lab.data.vocabulary import Vocabulary, read_lines
 from steadeq.lab.errors import InputError
+from steadeq.lab.files import one_line
 
 READERS = {
     "CIFAR-10, binary": cifar10.read_binary,
@@ -134,7 +134,7 @@ def deny(monkeypatch, folder):
 def test_a_folder_that_may_not_be_looked_into_is_said_and_does_not_hide_the_others(home, monkeypatch, capfd):
     (home / "mine").mkdir()
     deny(monkeypatch, home / "mine")
-    with pytest.raises(InputError, match=r"mine/cifar-10-batches-bin cannot be looked at: Permission denied\.$"):
+    with pytest.raises(InputError, match=r"mine/cifar-10-batches-bin cannot be read: Permission denied\.$"):
         Cifar10().load()
     assert main(["data"]) == 0
     shown = " ".join(capfd.readouterr().out.split())
@@ -166,12 +166,12 @@ def test_without_a_home_data_is_found_elsewhere(home, monkeypatch, capfd):
     assert main(["data"]) == 0
     (home / "mine" / "wikitext-2").mkdir(parents=True)
     (home / "mine" / "wikitext-2" / "wiki.train.tokens").write_text("a text\n")
-    with pytest.raises(InputError, match=r"^You have no home folder: set XDG_CACHE_HOME "):
+    with pytest.raises(InputError, match=r"^There is no home folder: set XDG_CACHE_HOME "):
         WikiText2().vocabulary()
     capfd.readouterr()
     monkeypatch.delenv("STEADEQ_DATA")
     assert main(["data", "cifar10", "--download"]) == 2
-    assert "You have no home folder" in capfd.readouterr().err
+    assert "There is no home folder" in capfd.readouterr().err
 
 
 def test_texts_in_folders_of_any_name_have_their_place_in_the_cache(home, monkeypatch):

@@ -159,7 +159,7 @@ def test_a_tensor_dataset_can_be_trained_on_and_evaluated():
 
 
 def test_samples_that_are_no_pairs_are_refused_in_one_sentence():
-    with pytest.raises(InputError, match=r"no pairs of an input and a target \(TensorDataset\)\.$"):
+    with pytest.raises(InputError, match=r"not pairs of an input and a target \(TensorDataset\)\.$"):
         read_samples(TensorDataset(torch.arange(4.0)), torch.tensor([0, 1]))
 
 

@@ -61,7 +61,7 @@ def test_an_unknown_recipe_is_refused_and_the_nearest_suggested():
 
 
 def test_two_recipes_cannot_have_one_name():
-    with pytest.raises(ValueError, match=r"name is 'digits'; there is a recipe of that name in .*digits\.py"):
+    with pytest.raises(ValueError, match=r"name is 'digits'; a recipe with that name exists in .*digits\.py"):
 
         @recipes.recipe("digits", scale="cpu")
         def mine():

@@ -56,7 +56,7 @@ def test_a_loop_is_recorded_evaluated_diagnosed_and_reported_as_an_equilibrium_i
         name, *options = command.split()
         paths = [str(tmp_path / option) if option in lines else option for option in options]
         assert main([name, *paths]) == 0
-    assert "Is it safe to iterate loop?" in page.read_text(encoding="utf-8")
+    assert "Does iterating loop settle, and does it help?" in page.read_text(encoding="utf-8")
     # The mean of the depths that are drawn, but for the evaluation that tells the residual.
     assert RunRecord.read(tmp_path / "loop").diagnosis.found.training_depth == 4
 

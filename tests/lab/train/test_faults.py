@@ -451,7 +451,7 @@ def test_a_run_never_goes_past_its_end(path, capfd):
     (path / "config.json").write_text(json.dumps(config))
     before = snapshot(path)
     assert main(["train", "--resume", "--out", str(path)]) == 2
-    assert "loop.num_steps is 3 there, and was 12" in capfd.readouterr().err
+    assert "loop.num_steps is 3 and was 12" in capfd.readouterr().err
     assert snapshot(path) == before
 
 

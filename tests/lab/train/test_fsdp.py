@@ -171,7 +171,7 @@ def test_a_damaged_shard_is_named_and_the_checkpoint_before_is_used(damaged, cap
     content = bytearray(shard.read_bytes())
     content[-5] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(DamagedCheckpointError, match=f"{shard.name} is not what was written"):
+    with pytest.raises(DamagedCheckpointError, match=f"{shard.name} has changed since it was written"):
         checkpoints.load(last)
     latest = checkpoints.load_latest()
     assert latest is not None
@@ -183,7 +183,7 @@ def test_a_checkpoint_that_lacks_a_shard_is_refused(damaged):
     checkpoints = RunFolder(damaged).checkpoints()
     for shard in damaged.glob("checkpoints/*/shard-00001-*"):
         shard.unlink()
-    with pytest.raises(DamagedCheckpointError, match=r"its files are not those written"):
+    with pytest.raises(DamagedCheckpointError, match=r"its files are not the files that were written"):
         checkpoints.load_latest()
     assert main(["evaluate", str(damaged)]) == 1
 
@@ -201,7 +201,7 @@ def test_a_shard_that_claims_more_than_it_holds_is_refused_before_memory_is_take
     checksums = json.loads((folder / "checksums.json").read_text())
     checksums[shard.name] = hashlib.sha256(shard.read_bytes()).hexdigest()
     (folder / "checksums.json").write_text(json.dumps(checksums))
-    with pytest.raises(DamagedCheckpointError, match="do not make up a tensor"):
+    with pytest.raises(DamagedCheckpointError, match="do not form a tensor"):
         RunFolder(damaged).checkpoints().load(step)
 
 

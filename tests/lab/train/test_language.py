@@ -223,5 +223,5 @@ def test_a_carry_that_does_not_fit_the_network_is_refused(tmp_path):
     checkpoint = checkpoints.load_latest()
     checkpoint.state["carry"] = [part[..., :3] for part in checkpoint.state["carry"]]
     checkpoints.save(checkpoint)
-    with pytest.raises(RunError, match="is not one that a run has saved"):
+    with pytest.raises(RunError, match="was not saved by a run"):
         train(config, tmp_path / "run")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
+from ..._internal.codec import init_fields, is_section, join
 from ..._internal.validation import suggestion
 from ..errors import HelpShown, InputError
 from ..serialization import (
@@ -27,9 +28,6 @@ from ..serialization import (
     flag_of,
     from_words,
     inherited_values,
-    init_fields,
-    is_section,
-    join,
     negated_flag_of,
     subclasses,
 )
@@ -153,7 +151,7 @@ class _Parser:
                 words, given = (given, []) if is_many else (given[:1], given[1:])
                 option.set(from_words(words, option.hint, option.name.upper()))
         if given:
-            raise InputError(f"{given[0]!r} is not expected here; `steadeq {self.command} --help` says what is.")
+            raise InputError(f"{given[0]!r} is not expected here; see `steadeq {self.command} --help`.")
         self._switch_classes(options)
         self._set_values(options)
         for option in self._options():

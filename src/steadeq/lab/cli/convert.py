@@ -24,7 +24,7 @@ class Arguments:
     out: Path
     """Folder to make, with config.json and model.safetensors; -o for short."""
     preset: str | None = None
-    """Model of which it is the checkpoint, such as mdeq/imagenet-small, instead of what the weights tell."""
+    """Preset that the checkpoint belongs to, such as mdeq/imagenet-small, instead of inferring it from the weights."""
 
 
 def run(arguments: Sequence[str]) -> int:

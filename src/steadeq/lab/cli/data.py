@@ -30,7 +30,7 @@ class Arguments:
     name: str | None = positional(default=None)
     """Name of a data set; without one, all are listed."""
     download: bool = False
-    """Fetch it from its official source; what a broken transfer left is used."""
+    """Download it from its official source; an interrupted download continues."""
     to: Path | None = None
     """Folder to download into; by default $STEADEQ_DATA or the user's cache."""
     verify: bool = False
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     if args.name is None and (args.download or args.verify):
         raise InputError(f"--{'download' if args.download else 'verify'} needs the name of a dataset.")
     if args.to is not None and not args.download:
-        raise InputError("--to says where to download to, and needs --download.")
+        raise InputError("--to needs --download: it names the folder to download into.")
     if args.name is None:
         rows = [[entry.name, entry.state(), entry.summary] for entry in CATALOG.values()]
         print_table(["data", "where", "what it is"], rows)

@@ -30,13 +30,13 @@ class Arguments:
     """Arguments of `demo`."""
 
     out: Path = Path("runs/demo")
-    """Folder for runs and report; what is finished there already is reused."""
+    """Folder for runs and report; finished runs in it are reused."""
     num_seeds: int = 3
-    """How often each model is trained."""
+    """Number of seeds with which each model is trained."""
     num_epochs: int | None = None
-    """Epochs of every run, for an even shorter look; by default those of the recipes."""
+    """Number of epochs of every run, for a shorter demo; by default as in the recipes."""
     jobs: int = 2
-    """Runs at a time."""
+    """Number of runs to train at the same time."""
 
     def __post_init__(self) -> None:
         for name in ("num_seeds", "jobs"):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from ..._internal.trees import leaves, map_tensors
 from ...adjoints import Reversible, Unrolled
-from ...diagnosis import Diagnosis, diagnose
+from ...diagnosis import Diagnosis, Subject, diagnose
 from ...equilibrium import Equilibrium
 from ...jacobian import frobenius_norm, operator_norm, spectral_radius
 from ...models import AbstractEquilibriumModel, ToyDEQ
@@ -25,9 +24,9 @@ from ...solvers import AbstractSolver
 from ..config import TrainConfig
 from ..data import Synthetic, read_samples, synthetic
 from ..errors import InputError
-from ..files import write_atomically
-from ..folder import check_no_link, check_plain
+from ..files import check_no_link, check_plain, write_atomically
 from ..loading import TrainedModel, load_trained
+from ..recipes import call_function, names_function
 from ..report import diagnosis_panels, iteration_panel, save_png, synthetic_figure
 from ..report.synthetic import Frame
 from ..runs import RunDiagnosis, Split
@@ -38,27 +37,29 @@ from ..train.evaluation import Samples
 from .arguments import parse, positional
 from .table import print_table
 
-_WIDTH = 100
-"""Characters of a line of words."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
     """Arguments of `diagnose`."""
 
     run: Path = positional()
-    """Folder of the run."""
+    """Folder of the run, or path/to/file.py:function for a model of your own: a function that returns a
+    steadeq.diagnosis.Subject. The file is executed."""
     split: Split = "validation"
     """Which samples."""
     num_samples: int = 32
     """Number of samples, spread evenly over the split."""
     max_evals: int | None = None
-    """Evaluations to iterate for, and that a solve may spend; by default 256, or four times as many as in training if
-    that is more."""
+    """Number of evaluations to iterate for, and budget of a solve; by default 256, or four times as many as in training
+    if that is more."""
     tol: float | None = None
     """Relative residual at which a sample of a solve is finished; by default the run's."""
+    bits: tuple[int, ...] = ()
+    """Numbers of bits to which the cell's weights are rounded, such as 8 6 4, to see what becomes of the metric."""
+    details: bool = False
+    """Print all that was found, with its spread over the samples."""
     max_products: int = 80
-    """Products with the Jacobian that each spectral estimate may spend."""
+    """Largest number of products with the Jacobian for each spectral estimate."""
     step: int | None = None
     """Step of the checkpoint; by default the latest."""
     recipe: str | None = None
@@ -77,10 +78,10 @@ class Arguments:
 
 def run(arguments: Sequence[str]) -> int:
     """Look closely at a run, say what was found, and write JSON and figures."""
-    summary = (
-        "Find out whether the states of a trained cell converge, cycle, drift or diverge, and measure its spectrum."
-    )
+    summary = "Find out whether iterating a trained cell settles and whether it helps, and measure its spectrum."
     args = parse(Arguments, arguments, command="diagnose", summary=summary)
+    if names_function(str(args.run)):
+        return _run_file(args)
     with Process.join(args.device) as process:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
         with Work(f"Diagnosing {args.run}", 8) as work:
@@ -99,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
             save_png(figure, path)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}.") from error
-    print(textwrap.fill(str(result.found), _WIDTH), end="\n\n")
+    print(result.found.details() if args.details else result.found, end="\n\n")
     rows = [
         _row("spectral radius (Arnoldi)", result.spectral_radius, result.spectral_radius_errors),
         _row("spectral radius (Rayleigh, the paper's)", result.spectral_radius_rayleigh),
@@ -117,6 +118,30 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _run_file(args: Arguments) -> int:
+    """Diagnose a model of somebody's own."""
+    of_runs = ("split", "num_samples", "tol", "step", "recipe", "device")
+    for field in fields(args):
+        if field.name in of_runs and getattr(args, field.name) != field.default:
+            raise InputError(f"--{field.name.replace('_', '-')} is for runs; {args.run} is a function.")
+    subject = call_function(str(args.run), Subject)
+    max_evals = max(256, 4 * (subject.training_depth or 0)) if args.max_evals is None else args.max_evals
+    with Work(f"Diagnosing {args.run}", 1) as work:
+        try:
+            found = subject.diagnose(
+                max_evals=max_evals,
+                max_products=args.max_products,
+                bits=args.bits,
+                generator=torch.Generator().manual_seed(0),
+            )
+        except ValueError as error:
+            raise InputError(f"{args.run} cannot be diagnosed: {error}") from error
+        work.advance()
+    print(found.details() if args.details else found)
+    answer(found.to_dict())
+    return 0
+
+
 def _measure(trained: TrainedModel, args: Arguments, device: torch.device, work: Work) -> RunDiagnosis:
     """Return what is found out about a trained model on some samples of a split."""
     config, adapter = trained.config, ModelAdapter(trained.model)
@@ -125,10 +150,7 @@ def _measure(trained: TrainedModel, args: Arguments, device: torch.device, work:
     depth = _training_depth(config, trained.step)
     max_evals = max(256, 4 * depth) if args.max_evals is None else args.max_evals
     if max_evals < depth:
-        raise InputError(
-            f"--max-evals is {max_evals}; it must be at least the {depth} evaluations of training, beyond which the "
-            "question begins."
-        )
+        raise InputError(f"--max-evals is {max_evals}; it must be at least the {depth} evaluations of training.")
     dataset = config.data.load_split(args.split)
     trained.check_samples(args.split, dataset)
     solver = config.evaluation_solver
@@ -144,7 +166,13 @@ def _measure(trained: TrainedModel, args: Arguments, device: torch.device, work:
         work.advance()
         work.doing(f"letting the cell run for {max_evals} evaluations")
         found = _iterate(
-            trained, eq, samples, max_evals=max_evals, training_depth=depth, max_products=args.max_products
+            trained,
+            eq,
+            samples,
+            max_evals=max_evals,
+            training_depth=depth,
+            max_products=args.max_products,
+            bits=args.bits,
         )
         work.advance(3)
         return _summarize(trained, eq, solver, found, args, work)
@@ -174,6 +202,7 @@ def _iterate(
     max_evals: int,
     training_depth: int,
     max_products: int,
+    bits: tuple[int, ...],
 ) -> Diagnosis:
     """Return what becomes of the states that are iterated, from the start that the model has."""
     model, task = trained.model, trained.config.data.task
@@ -201,6 +230,7 @@ def _iterate(
         higher_is_better=task.higher_is_better,
         max_products=max_products,
         generator=torch.Generator().manual_seed(0),
+        bits=bits,
     )
 
 

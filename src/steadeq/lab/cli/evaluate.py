@@ -20,13 +20,13 @@ from ..errors import InputError
 from ..loading import TrainedModel, load_model, load_trained
 from ..runs import EvaluationRow, Split
 from ..serialization import class_name, subclasses
-from ..tasks import Classification, LanguageModeling
+from ..tasks import AbstractTask, Classification, LanguageModeling
 from ..terminal import answer, note
 from ..train import Process
 from ..train.adapter import ModelAdapter
 from ..train.evaluation import sweep_budgets, write_evaluation
 from .arguments import parse, positional
-from .table import format_metric, format_number, print_table
+from .table import format_number, print_table
 
 _BATCH_SIZE, _NUM_STREAMS = 250, 16
 """Batches of samples are as large as memory allows; the streams that a text is cut into are those of the official code,
@@ -42,7 +42,7 @@ class Arguments:
     data: AbstractDataConfig | None = None
     """For the folder of a model: the data, such as cifar10, imagenet or wikitext-103; a run has its own."""
     budgets: tuple[int, ...] = ()
-    """Numbers of evaluations that a solve may make; by default from 1 to the budget of the solver."""
+    """Budgets to measure, in evaluations per solve; by default from 1 to the budget of the solver."""
     split: Split = "test"
     """Which samples."""
     solver: AbstractSolver | None = None
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     what = f"at step {result.step}" if is_run else f"on {trained.config.data.name}"
     title = f"{args.run} {what}, {result.split} split, peak memory {memory} MB"
     columns = ["evaluations", result.metric, "loss", "residual", "used", "converged", f"ms/{result.unit}"]
-    print_table(columns, [_cells(row, result.metric) for row in result.rows], title=title)
+    print_table(columns, [_cells(row, trained.config.data.task) for row in result.rows], title=title)
     note("evaluations: how often a solve may evaluate the cell (the paper's NFE); used: how often it does, on average")
     note(f"Written to {args.run / 'evaluation.json'} and {args.run / 'evaluation.csv'}.")
     answer(json.loads(result.to_json()))
@@ -93,7 +93,9 @@ def name_data_classes(arguments: Sequence[str]) -> list[str]:
 
 def _load_run(args: Arguments, process: Process) -> TrainedModel:
     if args.data is not None:
-        raise InputError(f"{args.run} is no folder of a model; a run is evaluated on its own data, without --data.")
+        raise InputError(
+            f"{args.run} is not the folder of a model; leave out --data, as a run is evaluated on its own data."
+        )
     trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
     config = trained.config
     if args.batch_size is not None:
@@ -106,7 +108,7 @@ def _load_folder(args: Arguments, process: Process) -> tuple[TrainedModel, MapDa
     model = load_model(args.run, step=args.step, device=process.device, recipe=args.recipe)
     data = args.data
     if data is None:
-        raise InputError(f"{args.run} holds a model and no data; name that with --data, as in --data cifar10.")
+        raise InputError(f"{args.run} holds a model without data; name a data set, as in --data cifar10.")
     dataset = _read_fitting(args, model, data, process.device)
     batch_size = args.batch_size or (_NUM_STREAMS if isinstance(data, AbstractTextConfig) else _BATCH_SIZE)
     config = TrainConfig(model=model.config, data=data, log=LogConfig(eval_batch_size=batch_size))  # pyright: ignore
@@ -121,7 +123,9 @@ def _read_fitting(args: Arguments, model: nn.Module, data: AbstractDataConfig, d
     is_text = isinstance(data.task, LanguageModeling)
     if is_language_model(model) != is_text:
         kind = (
-            "no text, and the model is a language model" if not is_text else "a text, and the model no language model"
+            "not text, but the model is a language model"
+            if not is_text
+            else "text, but the model is not a language model"
         )
         raise InputError(f"{data.name} does not fit the model of {args.run}: it is {kind}.")
     if isinstance(data, AbstractTextConfig):
@@ -145,17 +149,17 @@ def _read_fitting(args: Arguments, model: nn.Module, data: AbstractDataConfig, d
         num_classes = output.shape[1] if targets is None else 1 + int(targets.max())
         if num_classes != output.shape[1]:
             raise InputError(
-                f"{data.name} does not fit the model of {args.run}: it has {num_classes} classes, and the model has "
+                f"{data.name} does not fit the model of {args.run}: it has {num_classes} classes, but the model has "
                 f"{output.shape[1]}."
             )
     return dataset
 
 
-def _cells(row: EvaluationRow, metric: str) -> list[str]:
+def _cells(row: EvaluationRow, task: AbstractTask) -> list[str]:
     seconds = row.seconds_per_sample
     return [
         str(row.max_evals),
-        format_metric(metric, row.score),
+        task.show(row.score, digits=4),
         format_number(row.loss, ".4g"),
         format_number(row.forward_residual, ".2e"),
         format_number(row.forward_evals, ".2f"),

@@ -34,9 +34,8 @@ from ...nn import DEQ
 from ...solvers import AbstractSolver
 from ..config import TrainConfig
 from ..data import AbstractDataConfig, read_samples
-from ..data.plain_files import one_line
 from ..errors import InputError
-from ..files import write_atomically
+from ..files import one_line, write_atomically
 from ..loading import load_model, load_trained
 from ..recipes import get, names
 from ..terminal import Work, answer, note
@@ -74,7 +73,7 @@ class Arguments:
     shape: tuple[int, ...] = ()
     """Shape of one sample, such as --shape 3 32 32, instead of data; values are then random."""
     batch_size: int = 8
-    """Samples of the batch that is compared and timed; the file takes batches of any size."""
+    """Batch size for comparing and timing the file with the model; the file itself takes any batch size."""
     step: int | None = None
     """Step of the checkpoint; by default the latest."""
     recipe: str | None = None
@@ -97,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     args = parse(Arguments, arguments, command="export", summary=summary)
     _refuse_adaptive_stop(arguments)
     if args.out.is_dir() or not args.out.parent.is_dir():
-        raise InputError(f"{args.out} is no place for a file; name one in a folder that is there with --out.")
+        raise InputError(f"{args.out} cannot be written; name a file in an existing folder with --out.")
     try:
         kind = kind_of(args.out)
         with Work(f"Exporting {args.run}", 4) as work:
@@ -118,7 +117,7 @@ def run(arguments: Sequence[str]) -> int:
             measured = _compare(programs, x, peer=_find_peer(config, model))
     except Exception as error:  # whatever two runtimes make of dtypes and operators that they do not have
         raise InputError(
-            f"{args.out} is not written, as the program does not run on {x.dtype}: {one_line(error)}."
+            f"{args.out} is not written, because the program does not run on {x.dtype}: {one_line(error)}."
         ) from error
     write_atomically(args.out, content)
     what = type(model).__name__
@@ -146,18 +145,16 @@ def _refuse_adaptive_stop(arguments: Sequence[str]) -> None:
     """Refuse options of a solver that a fixed number of evaluations leaves no room for."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     if "--solver.tol" in words and words[words.index("--solver.tol") + 1 :][:1] not in (["0"], ["0.0"]):
-        raise InputError(
-            "--solver.tol asks for an early stop, and an exported program makes --evals evaluations always."
-        )
+        raise InputError("--solver.tol cannot be used: an exported program always makes --evals evaluations.")
     if "--solver.max-evals" in words:
-        raise InputError("--solver.max-evals is said by --evals; leave it away.")
+        raise InputError("--solver.max-evals cannot be used here; use --evals.")
 
 
 def _load(args: Arguments) -> tuple[nn.Module, TrainConfig | None]:
     if is_pretrained(args.run):
         model, config = load_model(args.run, step=args.step, recipe=args.recipe).eval(), None
     elif args.data is not None:
-        raise InputError(f"{args.run} is no folder of a model; a run has its own data, without --data.")
+        raise InputError(f"{args.run} is not the folder of a model; leave out --data, as a run has its own data.")
     else:
         trained = load_trained(args.run, step=args.step, recipe=args.recipe)
         model, config = trained.model, trained.config
@@ -174,14 +171,12 @@ def _solver(args: Arguments, model: nn.Module, config: TrainConfig | None) -> Ab
             raise InputError(f"{type(model).__name__} has no equilibrium; export it without --evals and --solver.")
         return None
     if args.evals is None:
-        raise InputError("How many evaluations does a solve make? Say it with --evals, as in --evals 6.")
+        raise InputError("The number of evaluations per solve is missing; pass it as --evals 6.")
     layer = getattr(model, "layer", None)
     own = layer.solver if isinstance(layer, DEQ) else None if config is None else config.evaluation_solver
     solver = args.solver or own
     if solver is None:
-        raise InputError(
-            f"{type(model).__name__} does not tell its solver; name one with --solver, as in --solver Anderson."
-        )
+        raise InputError(f"{type(model).__name__} has no solver of its own; name one, as in --solver Anderson.")
     return solver.with_max_evals(args.evals).with_tol(0.0)
 
 
@@ -197,8 +192,8 @@ def _sample(args: Arguments, model: nn.Module, config: TrainConfig | None) -> Te
     data = args.data if config is None else config.data
     if data is None:
         raise InputError(
-            f"{args.run} holds a model and no data; name that with --data, as in --data cifar10, or the shape of a "
-            "sample with --shape, as in --shape 3 32 32."
+            f"{args.run} holds a model without data; name a data set, as in --data cifar10, or the shape of a sample, "
+            "as in --shape 3 32 32."
         )
     dataset = data.load_split("test")
     indices = torch.arange(args.batch_size) % len(dataset)

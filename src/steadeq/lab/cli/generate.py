@@ -37,23 +37,23 @@ class Arguments:
     run: Path = positional()
     """Folder of the run."""
     prompt: str = ""
-    """Words to begin with, between spaces as in the text; empty for the beginning of a line."""
+    """Words to begin with, separated by spaces as in the text; empty for the beginning of a line."""
     num_tokens: int = 50
     """Number of tokens (words and signs) to draw."""
     temperature: float = 1.0
-    """Below 1 for likely tokens more often, above 1 for rare ones; 0 always takes the most likely one."""
+    """Values below 1 favor likely tokens, values above 1 favor rare ones; 0 always takes the most likely token."""
     top_k: int | None = None
-    """Draw only from so many of the most likely tokens."""
+    """Draw from this number of the most likely tokens only."""
     top_p: float | None = None
-    """Draw only from the most likely tokens, as few as have this probability together."""
+    """Draw from the smallest set of most likely tokens whose total probability reaches this."""
     allow_unk: bool = False
-    """Draw the token for unknown words, <unk>, as well."""
+    """Also draw the token for unknown words, <unk>."""
     seed: int = 0
     """Seed of the draws: the same seed gives the same text."""
     step: int | None = None
     """Step of the checkpoint; by default the latest."""
     max_evals: int | None = None
-    """Evaluations that the solve of a token may spend; by default the run's."""
+    """Largest number of evaluations per token; by default the run's."""
     tol: float | None = None
     """Relative residual at which a token's equilibrium is finished; by default the run's."""
     warm_start: bool = True
@@ -61,7 +61,7 @@ class Arguments:
     stats: bool = False
     """Print one line for each token, with its log-probability and evaluations."""
     compare: bool = False
-    """Instead of the text, print what the warm start saves and whether it changes the tokens."""
+    """Instead of the text, print how many evaluations the warm start saves and whether it changes the tokens."""
     recipe: str | None = None
     """For a run of your own recipe: path/to/file.py:function. The file is executed."""
     device: str = "auto"
@@ -127,7 +127,7 @@ def run(arguments: Sequence[str]) -> int:
         for name, default in (("max_evals", None), ("tol", None), ("compare", False)):
             if not has_equilibrium and getattr(args, name) is not default:
                 what = f"{args.run} is a run of an explicit network"
-                raise InputError(f"{what}: it has no equilibrium, and no use for --{name.replace('_', '-')}.")
+                raise InputError(f"{what}: it has no equilibrium and cannot use --{name.replace('_', '-')}.")
         writer = _Writer(
             model=trained.model,
             solver=trained.config.evaluation_solver if has_equilibrium else None,
@@ -147,7 +147,7 @@ def _read_text(path: Path, trained: TrainedModel) -> tuple[AbstractTextConfig, V
     """Return the text that a run was trained on, and the tokens of its numbers."""
     data = trained.config.data
     if not isinstance(data, AbstractTextConfig):
-        raise InputError(f"{path} is a run on {data.name}, which is no text: it has no tokens to generate.")
+        raise InputError(f"{path} is a run on {data.name}, which is not text, so it cannot generate tokens.")
     vocabulary = data.vocabulary()
     size = vocabulary_size(trained.model)
     if len(vocabulary) > size:

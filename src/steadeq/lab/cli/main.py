@@ -27,7 +27,7 @@ COMMANDS = {
     "recipes": "list what can be trained",
     "train": "train a recipe, with progress, logs and checkpoints; Ctrl-C and kill are safe",
     "evaluate": "measure the task metric of a run or a model against the number of evaluations",
-    "diagnose": "find out whether a trained cell is safe to iterate, with its spectrum and residuals",
+    "diagnose": "find out whether iterating a trained cell settles and helps, with its spectrum and residuals",
     "generate": "write text with a language model, token by token",
     "reproduce": "reproduce a table or figure of the paper",
     "convert": "convert an official checkpoint of locuslab/deq or torchdeq",
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: Sequence[str]) -> int:
     for argument in arguments:
         if "\0" in argument:
-            raise InputError(f"{argument!r} has a zero byte, which no argument can have.")
+            raise InputError(f"{argument!r} contains a zero byte.")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
         print(_USAGE.format(commands="\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())))
@@ -131,7 +131,7 @@ def _load(name: str) -> Callable[[Sequence[str]], int]:
         if error.name is None or error.name.startswith("steadeq"):
             raise
         raise InputError(
-            f"The command {name!r} needs {error.name}; the extra `train` brings all that commands need: pip install "
+            f"The command {name!r} needs {error.name}; install it with the extra `train`: pip install "
             "'steadeq[train]', or '.[train]' in a clone."
         ) from error
 

@@ -25,7 +25,7 @@ class Arguments:
     """Arguments of `recipes`."""
 
     words: tuple[str, ...] = positional(default=())
-    """Words that the name or the description must contain, as in `steadeq recipes cifar10 mdeq`."""
+    """Words that the name or the description of a recipe must contain, as in `steadeq recipes cifar10 mdeq`."""
     scale: Literal["cpu", "day", "paper"] | None = None
     """Only recipes of one scale: cpu takes minutes on a laptop, day takes hours, paper needs GPUs."""
 
@@ -40,7 +40,9 @@ def run(arguments: Sequence[str]) -> int:
     ]
     if not rows:
         at = "" if given.scale is None else f" at the scale {given.scale}"
-        raise InputError(f"No recipe{at} has the words {' '.join(given.words)!r}; `steadeq recipes` lists them all.")
+        raise InputError(
+            f"No recipe{at} matches the words {' '.join(given.words)!r}; `steadeq recipes` lists them all."
+        )
     print_table(["recipe", "scale", "what it is"], rows)
     note("Scales: `cpu` trains for minutes on two cores, `day` for up to an hour; `paper` is what the paper trained.")
     note("`steadeq train RECIPE` trains one; `steadeq train RECIPE --help` lists all that can be changed in it.")

@@ -26,16 +26,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title:
     (console if console.is_terminal else Console(width=200)).print(table)
 
 
-def format_metric(name: str, value: float | None) -> str:
-    """Return a metric as people write it; a dash where there is none.
-
-    Example:
-        >>> format_metric("accuracy", 0.983), format_metric("mse", 0.00312), format_metric("mse", None)
-        ('98.30%', '0.00312', '-')
-    """
-    return format_number(value, ".2%" if name in ("accuracy", "mIoU") else ".4g")
-
-
 def format_number(value: float | None, digits: str) -> str:
     """Return a number in a format of Python; a dash where there is none."""
     return "-" if value is None else f"{value:{digits}}"

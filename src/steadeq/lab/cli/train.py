@@ -49,8 +49,8 @@ class Arguments:
     resume: bool = False
     """Continue the run from its latest checkpoint."""
     parallel: Parallel = "ddp"
-    """What several processes do: "ddp" keeps the whole model on each, "fsdp" shards parameters, gradients and optimizer
-    over them; a run may be resumed with the other."""
+    """How several processes share the work: "ddp" keeps the whole model in each, "fsdp" shards parameters, gradients
+    and optimizer state. You can resume a run with the other choice."""
     profile: bool = False
     """Print at the end where the time went."""
 
@@ -105,7 +105,7 @@ def _parse(name: str | None, options: Sequence[str]) -> _Request:
     folder = RunFolder(path)
     is_new = "--resume" not in options or not folder.exists()
     if is_new and recipe is None:
-        raise InputError(f"{path} is not a run that could be resumed.")
+        raise InputError(f"{path} is not a run that can be resumed.")
     config = recipe.build() if is_new and recipe is not None else folder.config(recipe=name)
     if recipe is not None and not is_new and Path(config.recipe).name != Path(recipe.name).name:
         raise InputError(f"{path} is a run of the recipe {config.recipe!r}, not of {recipe.name!r}.")
@@ -159,14 +159,14 @@ def _train(request: _Request, process: Process) -> None:
             values = trainer.evaluation if is_through else trainer.train()
         except Interrupted as error:
             raise Interrupted(f"{error} To go on: {_resuming(request, process)}") from None
-    metric = trainer.task.metric
+    score = trainer.task.show(values[trainer.task.metric], digits=4)
     effort = f" with {values['forward_evals']:.1f} evaluations" if "forward_evals" in values else ""
-    trainer.display.say(f"{folder.path}: validation {metric} {values[metric]:.4g}{effort}.")
+    trainer.display.say(f"{folder.path}: validation {trainer.task.metric} {score}{effort}.")
     answer({"run": folder.path, "step": trainer.step, "validation": values})
     if trainer.num_bad:
         skipped = f"{trainer.num_bad} of {trainer.step} steps were skipped, as they were not finite"
         if 2 * trainer.num_bad > trainer.step:
-            raise RunError(f"{folder.path}: {skipped}; this is no trained network. {ADVICE}")
+            raise RunError(f"{folder.path}: {skipped}; the network is not trained. {ADVICE}")
         trainer.display.say(f"{skipped}.")
     if request.args.profile and process.is_main:
         shares = trainer.profile.shares()

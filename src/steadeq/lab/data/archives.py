@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from ..errors import RunError
-from .plain_files import one_line, open_plain
+from ..files import one_line, open_plain
 
 MAX_UNPACKED = 1 << 32
 """The most bytes of what an archive holds, seven times as many as the largest one of the catalog."""
@@ -90,7 +90,7 @@ def _checked_path(name: str) -> PurePosixPath:
     # Some systems take a backslash for a slash, and a colon for the end of the name of a drive.
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or not path.parts or ".." in path.parts or ":" in name or not name.isprintable():
-        raise _RefusedError(f"{one_line(repr(name))} is no name of a file inside the folder")
+        raise _RefusedError(f"{one_line(repr(name))} is not the name of a file inside the folder")
     return path
 
 
@@ -131,7 +131,7 @@ def _tar_members(archive: Path) -> Iterator[_Member]:
     with open_plain(archive) as packed, _Unpacked(fileobj=packed) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
             if not (member.isdir() or member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)) or member.issparse():
-                raise _RefusedError(f"{member.name!r} is a link, a device or something else that is no plain file")
+                raise _RefusedError(f"{member.name!r} is not a plain file (it may be a link or a device)")
             yield _Member(
                 name=member.name,
                 size=0 if member.isdir() else member.size,
@@ -160,12 +160,12 @@ def _zip_members(archive: Path) -> Iterator[_Member]:
         for member in file.infolist():
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise _RefusedError(f"{member.filename!r} is a link, a device or something else that is no plain file")
+                raise _RefusedError(f"{member.filename!r} is not a plain file (it may be a link or a device)")
             if member.flag_bits & 1:
                 raise _RefusedError(f"{member.filename!r} is encrypted")
             # Others take as much memory as their header says.
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise _RefusedError(f"{member.filename!r} is compressed in a way that no archive of data needs")
+                raise _RefusedError(f"{member.filename!r} uses an unsupported compression method")
             # The module cuts names at a zero byte.
             yield _Member(
                 name=member.orig_filename,

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..files import read_plain
 from . import pickles
 from .augmentation import AbstractSmallImages, check_labels
 from .locations import require
-from .plain_files import read_plain
 
 FOLDER = "cifar-10-batches-bin"
 PICKLED_FOLDER = "cifar-10-batches-py"
@@ -77,8 +77,8 @@ def read_pickled(path: Path) -> tuple[Tensor, Tensor]:
     content = pickles.read(path)
     images, labels = content.get("data"), content.get("labels")
     if not isinstance(images, Tensor) or images.dim() != 2 or images.shape[1] != _RECORD - 1:
-        raise InputError(f"{path} is damaged: its data is no array of rows of {_RECORD - 1} bytes.")
+        raise InputError(f"{path} is damaged: its data is not an array with rows of {_RECORD - 1} bytes.")
     if not isinstance(labels, list) or not all(type(label) is int for label in labels) or len(labels) != len(images):
-        raise InputError(f"{path} is damaged: its labels are no list of {len(images)} integers.")
+        raise InputError(f"{path} is damaged: its labels are not a list of {len(images)} integers.")
     check_labels(labels, path)
     return images.reshape(-1, 3, 32, 32), torch.tensor(labels)

@@ -48,7 +48,7 @@ class AbstractDataset(data.Dataset[tuple[Tensor, Tensor]], ABC):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"There are {len(self)} samples; there is no {index}.")
+            raise IndexError(f"There are {len(self)} samples; index {index} is out of range.")
         inputs, targets = self.batch(torch.tensor([index % len(self)]))
         return inputs[0], targets[0]
 
@@ -139,7 +139,9 @@ def read_samples(dataset: MapDataset, indices: Tensor, *, seed: int | None = Non
     with _seeded(0 if seed is None else seed):
         samples = [dataset[index] for index in indices.tolist()]
         if any(not isinstance(sample, Sequence) or len(sample) != 2 for sample in samples):
-            raise InputError(f"data has samples that are no pairs of an input and a target ({type(dataset).__name__}).")
+            raise InputError(
+                f"data has samples that are not pairs of an input and a target ({type(dataset).__name__})."
+            )
         inputs, targets = data.default_collate(samples)
     return inputs, targets
 

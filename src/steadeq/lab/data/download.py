@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError, RunError
+from ..files import is_there, one_line
 from . import locations
 from .archives import extract
-from .plain_files import is_there, one_line
 
 Progress = Callable[[str, int, int | None], None]
 """Takes a name, how many bytes have arrived, and how many there are, if that is known."""
@@ -65,7 +65,7 @@ def fetch(url: str, path: Path, *, md5: str, progress: Progress | None = None) -
     """
     if is_there(path):
         if locations.md5(path) != md5:
-            raise InputError(f"{path} is there and is not what {url} has (by MD5): move it away first.")
+            raise InputError(f"{path} exists and differs from the file at {url} (by MD5): move it away first.")
         return
     part = path.with_name(f"{path.name}.part")
     try:
@@ -74,7 +74,9 @@ def fetch(url: str, path: Path, *, md5: str, progress: Progress | None = None) -
         found = locations.md5(part)
         if found != md5:
             part.unlink()
-            raise RunError(f"What {url} sent has the MD5 checksum {found} instead of {md5}; it was deleted: try again.")
+            raise RunError(
+                f"The download from {url} has the MD5 checksum {found} instead of {md5} and was deleted; try again."
+            )
         os.replace(part, path)
     except OSError as error:
         raise _disk_error(part, error) from error
@@ -110,13 +112,15 @@ def _transfer(url: str, part: Path, progress: Progress) -> None:
             done += len(block)
             if max(done, total or 0) > MAX_BYTES:
                 part.unlink()
-                raise RunError(f"{url} sends more than {MAX_BYTES:,} bytes, which no file of the catalog has.")
+                raise RunError(f"{url} sends more than {MAX_BYTES:,} bytes, more than any file of the catalog.")
             file.write(block)
             progress(name, done, total)
         file.flush()
         os.fsync(file.fileno())
     if total is not None and done < total:
-        raise RunError(f"The transfer of {url} ended after {done} of {total} bytes; the same command gets the rest.")
+        raise RunError(
+            f"The transfer of {url} ended after {done} of {total} bytes; run the same command again to continue."
+        )
 
 
 def _size_of(part: Path) -> int:
@@ -126,7 +130,9 @@ def _size_of(part: Path) -> int:
     except FileNotFoundError:
         return 0
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{part} is a link or no file at all, and what arrives would go there: move it away first.")
+        raise InputError(
+            f"{part} is a link or not a file, and the download would be written there: move it away first."
+        )
     return status.st_size
 
 
@@ -163,7 +169,7 @@ def _receive(response: http.client.HTTPResponse, url: str) -> bytes:
         return response.read(_BLOCK)
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = one_line(error) or type(error).__name__
-        raise RunError(f"The transfer of {url} broke off: {reason}; the same command gets the rest.") from error
+        raise RunError(f"The transfer of {url} broke off: {reason}; run the same command again to continue.") from error
 
 
 def _disk_error(path: Path, error: OSError) -> RunError:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..files import one_line, open_plain
 from .augmentation import AbstractSmallImages, check_labels
 from .locations import plain_or_packed, require
-from .plain_files import one_line, open_plain
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist installs the files."""
@@ -80,7 +80,7 @@ def read_idx(path: Path) -> Tensor:
         with open_plain(path) as plain, gzip.open(plain) if path.suffix == ".gz" else plain as file:
             magic = file.read(4)
             if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not magic[3]:
-                raise InputError(f"{path} is damaged: it does not begin as an idx file does.")
+                raise InputError(f"{path} is damaged: it does not begin like an idx file.")
             dtype, num_dims = _TYPES[magic[2]], magic[3]
             sizes = file.read(4 * num_dims)
             if len(sizes) < 4 * num_dims:
@@ -89,9 +89,7 @@ def read_idx(path: Path) -> Tensor:
             num_bytes = math.prod(shape) * dtype.itemsize
             # Sizes of which one is zero make an array of nothing, and still too large a one.
             if math.prod(size or 1 for size in shape) * dtype.itemsize > MAX_BYTES:
-                raise InputError(
-                    f"{path} is damaged: its header asks for more than the {MAX_BYTES:,} bytes that are read at most."
-                )
+                raise InputError(f"{path} is damaged: its header asks for more than {MAX_BYTES:,} bytes, the limit.")
             content = bytearray()
             # One more byte than there should be, and never all that a compressed file may expand to.
             while block := file.read(min(_BLOCK, num_bytes + 1 - len(content))):

@@ -156,7 +156,7 @@ def _check_classes(root: Path, found: Sequence[str], wanted: Sequence[str] | Non
         return
     missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     parts = [f"lacks {_some(missing)}"] * bool(missing) + [f"has {_some(extra)} too many"] * bool(extra)
-    raise InputError(f"The classes of {root} are not those to train on: it {' and '.join(parts)}.")
+    raise InputError(f"The classes of {root} differ from the training classes: it {' and '.join(parts)}.")
 
 
 def _some(names: Sequence[str]) -> str:

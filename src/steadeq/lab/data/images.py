@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..files import one_line, open_plain
 from .dataset import check_limited
-from .plain_files import one_line, open_plain
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -140,8 +140,8 @@ def _decode(path: Path | str, finish: Callable[[Image.Image], Image.Image]) -> I
             # Only the header has been read.
             if image.width * image.height > MAX_PIXELS:
                 raise CorruptImageError(
-                    f"{path} is refused: it has {image.width:,} by {image.height:,} pixels, and at most {MAX_PIXELS:,} "
-                    "are decoded."
+                    f"{path} is refused: it has {image.width:,} by {image.height:,} pixels, and the limit is "
+                    f"{MAX_PIXELS:,}."
                 )
             image.load()
             return finish(image)
@@ -149,7 +149,7 @@ def _decode(path: Path | str, finish: Callable[[Image.Image], Image.Image]) -> I
         raise
     except UnidentifiedImageError as error:
         formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise CorruptImageError(f"{path} is damaged: it is no {formats} image.") from error
+        raise CorruptImageError(f"{path} is damaged: it is not a {formats} image.") from error
     except Exception as error:
         # Only errors of the system have a number: a disk that fails says nothing about the image.
         if isinstance(error, OSError) and error.errno is not None:

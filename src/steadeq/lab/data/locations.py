@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from .plain_files import is_there, one_line, open_plain
+from ..files import is_there, one_line, open_plain
 
 _MAX_UNPACKED = 1 << 32
 """The most bytes of what a .gz file holds that are looked at."""
@@ -32,7 +32,7 @@ def cache_folder() -> Path:
     """Return the user's cache."""
     folders = _cache()
     if not folders:
-        raise InputError("You have no home folder: set XDG_CACHE_HOME to a folder where data may be kept.")
+        raise InputError("There is no home folder: set XDG_CACHE_HOME to a folder in which data can be stored.")
     return folders[0]
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .plain_files import one_line, read_plain
+from ..files import one_line, read_plain
 
 MAX_BYTES = 1 << 26
 """The largest file that is read, twice as large as one of CIFAR-10."""
@@ -43,7 +43,7 @@ def read(path: Path) -> dict[str, Any]:
     except _DamagedError as error:
         raise InputError(f"{path} is damaged: {error}.") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path} is damaged: it holds no dictionary.")
+        raise InputError(f"{path} is damaged: it does not hold a dictionary.")
     return {
         key.decode("latin1") if isinstance(key, bytes) else key: _unwrap(value, path) for key, value in content.items()
     }
@@ -75,7 +75,7 @@ class _Array:
 
     def fill(self, content: Any, kind: Any, shape: Any, order: Any) -> _Array:
         if not isinstance(kind, _Type) or not isinstance(content, bytes):
-            raise _DamagedError("it has an array of something else than bytes")
+            raise _DamagedError("it has an array of something other than bytes")
         if not isinstance(shape, tuple) or not all(type(size) is int and 0 <= size < 2**31 for size in shape):
             raise _DamagedError("it has an array without a shape")
         if not content or math.prod(shape) != len(content):
@@ -180,12 +180,12 @@ class _Machine:
             case b"R":
                 arguments, function = self._pop(), self._pop()
                 if not isinstance(function, _Function) or not isinstance(arguments, tuple):
-                    raise _DamagedError("it calls what is no function")
+                    raise _DamagedError("it calls something that is not a function")
                 self._stack.append(self._call(function.call, arguments))
             case b"b":
                 self._set_state(self._pop())
             case _:
-                raise _DamagedError(f"it has an instruction that no file of data needs (0x{code.hex()})")
+                raise _DamagedError(f"it has an unsupported instruction (0x{code.hex()})")
 
     # What the program holds
 
@@ -217,7 +217,7 @@ class _Machine:
         try:
             return int(line.removesuffix(b"L"))
         except ValueError:
-            raise _DamagedError("it has a number that is none") from None
+            raise _DamagedError("it has an invalid number") from None
 
     def _text(self, content: bytes, encoding: str) -> str:
         # One character that is far from ASCII makes all others take four bytes.
@@ -225,13 +225,13 @@ class _Machine:
         try:
             return content.decode(encoding)
         except UnicodeDecodeError:
-            raise _DamagedError("it has a text that is none") from None
+            raise _DamagedError("it has an invalid text") from None
 
     # What is on the stack
 
     def _top(self) -> Any:
         if not self._stack:
-            raise _DamagedError("it asks for what is not there")
+            raise _DamagedError("it refers to something that does not exist")
         return self._stack[-1]
 
     def _pop(self) -> Any:
@@ -241,31 +241,31 @@ class _Machine:
 
     def _pop_mark(self) -> list[Any]:
         if not self._below:
-            raise _DamagedError("it asks for what is not there")
+            raise _DamagedError("it refers to something that does not exist")
         items, self._stack = self._stack, self._below.pop()
         return items
 
     def _recall(self, place: int) -> None:
         if place not in self._memo:
-            raise _DamagedError("it asks for what is not there")
+            raise _DamagedError("it refers to something that does not exist")
         self._stack.append(self._memo[place])
 
     def _extend(self, items: list[Any]) -> None:
         target = self._top()
         if not isinstance(target, list):
-            raise _DamagedError("it extends what is no list")
+            raise _DamagedError("it extends something that is not a list")
         if not all(map(_is_simple, items)):
-            raise _RefusedError("it has lists of something else than texts and numbers")
+            raise _RefusedError("it has lists of something other than texts and numbers")
         target.extend(items)
 
     def _update(self, items: list[Any]) -> None:
         target = self._top()
         if not isinstance(target, dict) or len(items) % 2:
-            raise _DamagedError("it extends what is no dictionary")
+            raise _DamagedError("it extends something that is not a dictionary")
         for key, value in zip(items[::2], items[1::2], strict=True):
             # A key is hashed, and that of nested tuples can take for ever.
             if not isinstance(key, (bytes, str)) or not (_is_simple(value) or isinstance(value, (list, _Array))):
-                raise _RefusedError("it has dictionaries of something else than texts, numbers, lists and arrays")
+                raise _RefusedError("it has dictionaries of something other than texts, numbers, lists and arrays")
             target[key] = value
 
     # What it can call
@@ -274,14 +274,14 @@ class _Machine:
         if not isinstance(module, str) or not isinstance(name, str):
             raise _DamagedError("it asks for something without a name")
         if (module, name) not in _FUNCTIONS:
-            raise _RefusedError(f"it asks for {one_line(f'{module}.{name}')}, which no file of data needs")
+            raise _RefusedError(f"it asks for {one_line(f'{module}.{name}')}, which is not allowed in a data file")
         self._stack.append(_Function(_FUNCTIONS[module, name]))
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         try:
             return function(self, *arguments)
         except TypeError:
-            raise _DamagedError("it calls a function with other arguments than that takes") from None
+            raise _DamagedError("it calls a function with the wrong arguments") from None
 
     def _encode(self, text: Any, encoding: Any) -> bytes:
         # How protocols below 3 write bytes.
@@ -316,7 +316,7 @@ class _Machine:
             case _Array() as array, (_, shape, kind, is_fortran, content):
                 self._fill(array, content, kind, shape, "F" if is_fortran else "C")
             case _:
-                raise _DamagedError("it changes what has no state")
+                raise _DamagedError("it sets the state of something that has none")
 
     def _fill(self, array: _Array, content: Any, kind: Any, shape: Any, order: Any) -> _Array:
         if isinstance(content, bytes):
@@ -348,7 +348,7 @@ def _make_tuple(items: list[Any]) -> tuple[Any, ...]:
         # The shape of an array is a tuple in that of its state, and nothing is deeper.
         is_flat = isinstance(item, tuple) and all(map(_is_simple, item))
         if not (is_flat or _is_simple(item) or isinstance(item, (_Function, _Type))):
-            raise _RefusedError("it nests what no file of data nests")
+            raise _RefusedError("it is nested too deeply")
     return tuple(items)
 
 

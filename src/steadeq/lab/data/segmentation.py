@@ -110,7 +110,7 @@ class SegmentationPairs(AbstractDataset):
             if size != sizes[0]:
                 raise InputError(
                     f"{path} has {size[0]} by {size[1]} pixels and {pairs[0][0]} has {sizes[0][0]} by {sizes[0][1]}: "
-                    "whole images make a batch only if their sizes agree; set evaluation_size."
+                    "images of different sizes do not fit into a batch; set evaluation_size."
                 )
         y = torch.frombuffer(bytearray(b"".join(labels)), dtype=torch.uint8).reshape(-1, *sizes[0])
         return normalize(to_tensor(images, *sizes[0]), MEAN, STD), y.long()
@@ -135,13 +135,15 @@ def _load(
     image, labels = decode_rgb(path), decode(labels_path)
     # A palette is only there to look at: the bytes are the labels.
     if labels.mode not in ("L", "P"):
-        raise InputError(f"{labels_path} is no map of labels: its mode is {labels.mode} instead of one byte a pixel.")
+        raise InputError(
+            f"{labels_path} is not a map of labels: its mode is {labels.mode} instead of one byte per pixel."
+        )
     if labels.size != image.size:
         raise InputError(f"{labels_path} has {labels.size} pixels, but its image {path} has {image.size}.")
     content = labels.tobytes()
     unknown = content.translate(None, delete=allowed)
     if unknown:
-        raise InputError(f"{labels_path} is damaged: it has the label {unknown[0]}, which stands for nothing.")
+        raise InputError(f"{labels_path} is damaged: it has the label {unknown[0]}, which is not in the mapping.")
     classes = Image.frombytes("L", labels.size, content.translate(table))
     image, classes = transform(image, classes, seed)
     return image.tobytes(), classes.tobytes(), (image.height, image.width)

@@ -61,7 +61,7 @@ class TokenStreams:
     def segment(self, index: int) -> tuple[Tensor, Tensor]:
         """Return (B, L) tokens of a segment, counted from 0, and the tokens that follow them, as int64."""
         if not 0 <= index < len(self):
-            raise IndexError(f"There are {len(self)} segments; there is no {index}.")
+            raise IndexError(f"There are {len(self)} segments; index {index} is out of range.")
         begin = index * self.length
         end = min(begin + self.length, self.columns.shape[1] - 1)
         return self.columns[:, begin:end].long(), self.columns[:, begin + 1 : end + 1].long()

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..files import open_plain, read_plain, replacing
 from .locations import cache_folder, digest_of
-from .plain_files import open_plain, read_plain
 from .vocabulary import Vocabulary, read_lines
 
 _FORMAT = 2
@@ -61,7 +61,7 @@ def load_tokens(text: Path, vocabulary: Vocabulary) -> Tensor:
         _encode(text, vocabulary, path, source)
         tokens = _map_tokens(path, source, max_bytes=max_bytes)
     if tokens is None:
-        raise InputError(f"{path} is damaged as soon as it is written: set XDG_CACHE_HOME to a folder on another disk.")
+        raise InputError(f"{path} was damaged while it was written: set XDG_CACHE_HOME to a folder on another disk.")
     return tokens
 
 
@@ -132,20 +132,11 @@ def _place(text: Path, kind: str) -> Path:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file under another name that becomes its own when all is well, so that it is never there in part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    """Write a file of the cache, which is never there in part."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Not through a link or into a pipe that somebody put there.
-        partial.unlink(missing_ok=True)
-        try:
-            with partial.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with replacing(path) as file:
+            yield file
     except OSError as error:
         raise InputError(
             f"{path} cannot be written: {error.strerror}; set XDG_CACHE_HOME to a folder with room for it."

@@ -9,7 +9,7 @@ from itertools import repeat
 from pathlib import Path
 
 from ..errors import InputError
-from .plain_files import open_plain
+from ..files import open_plain
 
 EOS = "<eos>"
 """Stands at the end of each line."""
@@ -62,7 +62,7 @@ class Vocabulary:
             counts.update(line)
             if len(counts) > MAX_TOKENS:
                 raise InputError(
-                    f"The text has more than {MAX_TOKENS:,} different words: put {UNKNOWN} instead of rare ones."
+                    f"The text has more than {MAX_TOKENS:,} different words: replace rare ones by {UNKNOWN}."
                 )
         counts.setdefault(UNKNOWN, 0)
         del counts[EOS]
@@ -94,15 +94,15 @@ def read_lines(path: Path) -> Iterator[list[str]]:
         with open_plain(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
                 if len(line) > MAX_LINE:
-                    raise InputError(f"{path} is no text: line {number} has more than {MAX_LINE:,} bytes.")
+                    raise InputError(f"{path} is not text: line {number} has more than {MAX_LINE:,} bytes.")
                 if b"\0" in line:
-                    raise InputError(f"{path} is no UTF-8 text: line {number} has a zero byte.")
+                    raise InputError(f"{path} is not UTF-8 text: line {number} has a zero byte.")
                 try:
                     words = line.decode().split()
                 except UnicodeDecodeError as error:
                     raise InputError(
-                        f"{path} is not UTF-8 text: line {number} has the byte 0x{line[error.start]:02x} where that "
-                        "makes no character."
+                        f"{path} is not UTF-8 text: line {number} has the byte 0x{line[error.start]:02x} , which is "
+                        "invalid there."
                     ) from None
                 is_empty = is_empty and not words
                 yield words

@@ -63,8 +63,8 @@ class Workers:
             self.close()
             if not self._has_worked:
                 raise RunError(
-                    "The worker processes ended before they did anything: a script that uses them must keep what it "
-                    'runs under `if __name__ == "__main__":`; num_workers=0 does without them.'
+                    "The worker processes ended before they started work. Put the code of your script under "
+                    '`if __name__ == "__main__":`, or set num_workers=0.'
                 ) from error
             logger.warning("A worker process was killed; its batch is decoded in the main process.")
             return list(map(function, *arguments))

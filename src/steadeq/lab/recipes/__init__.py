@@ -15,12 +15,13 @@ from . import (
     wikitext2,
     wikitext103,
 )
-from .registry import Recipe, Scale, get, load_recipe, names, recipe
+from .registry import Recipe, Scale, call_function, get, load_recipe, names, names_function, recipe
 
 __all__ = [
     "Recipe",
     "Scale",
     "addition",
+    "call_function",
     "cifar10",
     "cityscapes",
     "day",
@@ -31,6 +32,7 @@ __all__ = [
     "load_recipe",
     "modern",
     "names",
+    "names_function",
     "prefix_sums",
     "recipe",
     "shapes",

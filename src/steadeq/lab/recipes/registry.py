@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ..._internal.validation import suggestion
 from ...adjoints import Implicit
@@ -21,6 +21,7 @@ from ..config import TrainConfig
 from ..errors import InputError
 
 Scale = Literal["cpu", "day", "paper"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ def recipe(name: str, *, scale: Scale) -> Callable[[Callable[[], TrainConfig]], 
 
     def register(function: Callable[[], TrainConfig]) -> Callable[[], TrainConfig]:
         if name in _RECIPES:
-            raise ValueError(f"name is {name!r}; there is a recipe of that name in {_RECIPES[name].source}.")
+            raise ValueError(f"name is {name!r}; a recipe with that name exists in {_RECIPES[name].source}.")
 
         @functools.wraps(function)
         def build() -> TrainConfig:
@@ -112,28 +113,53 @@ def load_recipe(text: str) -> Recipe:
         >>> load_recipe("digits").build().loop.batch_size
         56
     """
-    file, colon, name = text.rpartition(":")
     if text.endswith(".py"):
         raise InputError(f"{text} is a file; add the name of a function that returns a TrainConfig: {text}:function.")
-    if not (colon and file.endswith(".py")):
+    if not names_function(text):
         return get(text)
+    path, function = _find_function(text)
+
+    def build() -> TrainConfig:
+        return replace(_call(text, path, function, TrainConfig), recipe=text)
+
+    summary = (inspect.getdoc(function) or "").partition("\n")[0]
+    return Recipe(name=text, scale=None, summary=summary, source=path, build=build)
+
+
+def names_function(text: str) -> bool:
+    """Return whether a text is path/to/file.py:function."""
+    file, colon, _ = text.rpartition(":")
+    return bool(colon) and file.endswith(".py")
+
+
+def call_function(text: str, kind: type[T]) -> T:
+    """Return what a function in a file returns, which must be of a kind; the file is executed.
+
+    Args:
+        text: "path/to/file.py:function", for a function without arguments.
+        kind: What it must return.
+    """
+    return _call(text, *_find_function(text), kind)
+
+
+def _find_function(text: str) -> tuple[Path, Callable[[], Any]]:
+    file, _, name = text.rpartition(":")
     path = Path(file)
     module = _import_file(path)
     function = getattr(module, name, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         raise InputError(f"{path} has no function {name!r}.{suggestion(name, functions)}")
+    return path, function
 
-    def build() -> TrainConfig:
-        with _explained(path, f"{text} cannot be built"):
-            config = function()
-        if not isinstance(config, TrainConfig):
-            described = "None" if config is None else f"an object of type {type(config).__name__}"
-            raise InputError(f"{text} returns {described}; it must return a TrainConfig.")
-        return replace(config, recipe=text)
 
-    summary = (inspect.getdoc(function) or "").partition("\n")[0]
-    return Recipe(name=text, scale=None, summary=summary, source=path, build=build)
+def _call(text: str, path: Path, function: Callable[[], Any], kind: type[T]) -> T:
+    with _explained(path, f"{text} cannot be built"):
+        result = function()
+    if not isinstance(result, kind):
+        described = "None" if result is None else f"an object of type {type(result).__name__}"
+        raise InputError(f"{text} returns {described}; it must return a {kind.__name__}.")
+    return result
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
+from .. import notation
 from ..runs import Split
-from . import notation
 from .groups import RunGroup
 
 _COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -43,11 +42,10 @@ class Cell:
 def compare_groups(groups: Sequence[RunGroup], split: Split) -> dict[str, list[Cell]]:
     """Return a cell for each group by the title of the column; columns that would say nothing are left out."""
     table: dict[str, list[Cell]] = {}
-    for metric in dict.fromkeys(group.first.metric for group in groups):
-        form = partial(notation.score, metric=metric)
+    for metric, task in {group.first.metric: group.first.task for group in groups}.items():
         is_own = [group.first.metric == metric for group in groups]
         cells = [
-            _cell(group, "score", split, form, is_best=_is_best(group, groups, split)) if own else None
+            _cell(group, "score", split, task.show, is_best=_is_best(group, groups, split)) if own else None
             for group, own in zip(groups, is_own, strict=True)
         ]
         if any(cells):
@@ -93,7 +91,7 @@ def summary_lines(groups: Sequence[RunGroup], split: Split) -> list[str]:
 
 
 def _summary_line(group: RunGroup, split: Split) -> str:
-    score = _cell(group, "score", split, partial(notation.score, metric=group.first.metric))
+    score = _cell(group, "score", split, group.first.task.show)
     if score is None:
         return ""
     parts = [f"{group.first.metric} {_with_spread(score)} on {split} data"]

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from .. import notation
 from ..runs import Array, Event, RunRecord
-from . import notation
 from .groups import Band, RunGroup, combine
 from .panels import Section, panels
 from .style import GRAY, add_legend, fit, look, new_axes, styled, use_log_scale
@@ -269,13 +269,13 @@ def _plot(
 
 
 def _format_scores(figure: Figure | None, groups: Sequence[RunGroup]) -> Figure | None:
-    """Name the metric, show accuracies in percent, and errors that span powers of ten on a logarithmic axis."""
+    """Name the metric, show shares in percent, and errors that span powers of ten on a logarithmic axis."""
     if figure is None:
         return None
     axes, task = figure.axes[0], groups[0].first.task
     with styled():
-        axes.set_ylabel("mean squared error" if task.metric == "mse" else task.metric)
-        if task.metric == "accuracy":
+        axes.set_ylabel(task.title or task.metric)
+        if task.is_share:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}%"))
         elif not task.higher_is_better and all((np.asarray(line.get_ydata()) > 0).all() for line in axes.lines):
             use_log_scale(axes)

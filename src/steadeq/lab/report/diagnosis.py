@@ -135,7 +135,7 @@ def iteration_panel(diagnosis: RunDiagnosis) -> Panel:
     return Panel(
         figure=figure,
         title=f"{shown} of plain iteration",
-        caption="A thin line for each sample, in the color of what becomes of it: lines that stay flat never settle. "
+        caption="A thin line for each sample, a thick one for all of a kind: lines that stay flat never settle. "
         "What matters is right of the training depth.",
     )
 

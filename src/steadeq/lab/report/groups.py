@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..notation import error_note, setting
 from ..runs import Array, EvaluationRow, RunRecord, Split, Spread, ValidationLine, spread
 from ..serialization import config_to_json, flatten
-from .notation import error_note, setting
 
 MAX_POINTS = 120
 """Largest number of points of a curve: more than a small figure can show."""

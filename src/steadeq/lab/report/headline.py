@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from .. import notation
 from ..runs import Split, Spread
 from ..serialization import differences
-from . import notation
+from ..tasks import AbstractTask
 from .groups import RunGroup, measure
 
 
@@ -30,20 +31,20 @@ def headlines(groups: Sequence[RunGroup], split: Split) -> list[str]:
 
 def _compare(regularized: RunGroup, plain: RunGroup, split: Split) -> str:
     """Return what regularization changed, for the better or the worse; nothing if a run was not evaluated."""
-    pair, metric = (regularized, plain), plain.first.metric
+    pair, task = (regularized, plain), plain.first.task
     score, base = (group.spread("score", split) for group in pair)
     if score is None or base is None:
         return ""
     names = [f"{group.label}, {notation.plural(len(group.runs), 'seed')}" for group in pair]
     means = [group.mean("evals", split) for group in pair]
     evals = ["" if mean is None else f" with {mean:.1f} evaluations per sample" for mean in means]
-    reached = _score(score, metric)
-    # An error is a quantity to name, an accuracy is read off its unit.
-    reached = f"{reached} {metric} on {split} data" if metric == "accuracy" else f"a {split} {metric} of {reached}"
+    reached, metric = _score(score, task), task.metric
+    # An error is a quantity to name, a share is read off its unit.
+    reached = f"{reached} {metric} on {split} data" if task.is_share else f"a {split} {metric} of {reached}"
     sentences = [
         f"With Jacobian regularization ({names[0]}) the model reaches {reached}{evals[0]}; "
-        f"without it ({names[1]}) {_score(base, metric)}{evals[1]}.",
-        _verdict(score, base, metric, higher_is_better=plain.first.task.higher_is_better),
+        f"without it ({names[1]}) {_score(base, task)}{evals[1]}.",
+        _verdict(score, base, task),
     ]
     time, base_time = (group.mean("seconds_per_step", split) for group in pair)
     if time and base_time:
@@ -74,19 +75,19 @@ def _compare(regularized: RunGroup, plain: RunGroup, split: Split) -> str:
     return " ".join(sentences)
 
 
-def _score(spread: Spread, metric: str) -> str:
-    deviation = "" if spread.std is None else f" (± {notation.score(spread.std, metric)})"
-    return notation.score(spread.mean, metric) + deviation
+def _score(spread: Spread, task: AbstractTask) -> str:
+    deviation = "" if spread.std is None else f" (± {task.show(spread.std)})"
+    return task.show(spread.mean) + deviation
 
 
-def _verdict(regularized: Spread, plain: Spread, metric: str, *, higher_is_better: bool) -> str:
+def _verdict(regularized: Spread, plain: Spread, task: AbstractTask) -> str:
     """Say which of the two is better at the task, and whether the seeds can tell."""
     score, base = regularized.mean, plain.mean
     if score == base:
-        return f"Both have the same {metric}."
+        return f"Both have the same {task.metric}."
     is_larger = score > base
     low, high = sorted((score, base))
-    if metric == "accuracy":
+    if task.is_share:
         size = f"{notation.number(100 * (high - low), 2)} percentage points {'higher' if is_larger else 'lower'}"
     else:
         size = "larger" if is_larger else "smaller"
@@ -100,8 +101,8 @@ def _verdict(regularized: Spread, plain: Spread, metric: str, *, higher_is_bette
         doubt = ", though with a single seed on one side this may be chance"
     elif high - low <= regularized.std + plain.std:
         doubt = ", a difference within the spread over seeds"
-    quality = "better" if is_larger == higher_is_better else "worse"
-    return f"On the task, the regularized model is {quality}: the {metric} is {size}{doubt}."
+    quality = "better" if is_larger == task.higher_is_better else "worse"
+    return f"On the task, the regularized model is {quality}: the {task.metric} is {size}{doubt}."
 
 
 def _pace(radius: float) -> str:

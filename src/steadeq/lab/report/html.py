@@ -13,6 +13,7 @@ from ... import __version__
 from ...models import ToyDEQ
 from ..errors import InputError
 from ..files import write_atomically
+from ..notation import plural
 from ..runs import RunRecord
 from ..serialization import class_name, config_to_json
 from ..terminal import Work
@@ -21,7 +22,6 @@ from .curves import curve_sections
 from .diagnosis import diagnosis_panels, iteration_panel
 from .groups import MAX_POINTS, RunGroup, group_runs
 from .headline import compared_split, headlines
-from .notation import plural
 from .panels import Section, inline_svg
 from .provenance import difference_table, environment_table, rerun_command
 from .synthetic import load_toys, synthetic_sections
@@ -157,8 +157,8 @@ def _diagnosis_sections(runs: Sequence[RunRecord], names: Sequence[str]) -> list
         iteration = diagnosis.found
         found.append(
             Section(
-                title=f"Is it safe to iterate {name}?",
-                intro=f"{iteration.fate} {iteration.advice}".strip(),
+                title=f"Does iterating {name} settle, and does it help?",
+                intro=" ".join(f"{about.capitalize()}: {text}." for about, text in iteration.summary.items()),
                 panels=[iteration_panel(diagnosis)],
             )
         )

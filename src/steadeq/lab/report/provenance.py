@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from .. import recipes
 from ..errors import InputError
+from ..notation import MISSING, setting
 from ..runs import RunRecord, Session
 from ..serialization import command_line, flatten
 from .groups import differing_fields
-from .notation import MISSING, setting
 
 _ENVIRONMENT = ("steadeq", "torch", "python", "system", "processors", "threads", "device", "processes")
 

@@ -74,7 +74,7 @@ class Process:
         try:
             dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_TIMEOUT)
         except (ValueError, RuntimeError) as error:
-            raise InputError(f"The processes do not find each other: {str(error).splitlines()[0]}") from error
+            raise InputError(f"The processes cannot connect to each other: {str(error).splitlines()[0]}") from error
         try:
             yield cls(rank=dist.get_rank(), world_size=world_size, device=place, parallel=parallel)
         finally:

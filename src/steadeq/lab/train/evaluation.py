@@ -16,8 +16,7 @@ from ...jacobian import frobenius_norm, spectral_radius
 from ...solvers import AbstractSolver
 from ..data import MapDataset, evaluation_batches, is_contiguous, read_samples, spread_over
 from ..errors import InputError, Interrupted
-from ..files import write_atomically
-from ..folder import check_plain
+from ..files import check_plain, write_atomically
 from ..loading import TrainedModel
 from ..runs import Evaluation, EvaluationRow, Split
 from ..signals import Interruption
@@ -144,7 +143,7 @@ class Evaluator:
         loss, residual, evals, converged, seconds, count, num_bad, *totals = numbers
         has_solves = adapter.has_equilibrium
         if num_bad and self.process.is_main:
-            log.warning("%d samples have a state or a loss that is not finite; their scores mean nothing.", num_bad)
+            log.warning("%d samples have a state or a loss that is not finite; their scores are meaningless.", num_bad)
         return EvaluationRow(
             max_evals=(depth or solver.max_evals) if has_solves else 0,
             loss=loss / count,

@@ -22,7 +22,8 @@ from ..config import TrainConfig
 from ..data import AbstractTextConfig, Splits, check_all_targets, open_reader, read_samples
 from ..divergence import NUM_STEPS, is_off_track, trivial_loss_of
 from ..errors import Diverged, InputError, Interrupted, RunError
-from ..folder import RunFolder, check_plain
+from ..files import check_plain
+from ..folder import RunFolder
 from ..identity import Identity
 from ..loading import build_model, load_model, load_weights
 from ..seeds import derive_seed
@@ -115,8 +116,8 @@ class Trainer:
         self.task = config.data.task
         if loop.num_answers > 1 and not ModelAdapter(self.model).can_go_on:
             raise InputError(
-                f"loop.num_answers is {loop.num_answers}; it must be 1 for a network whose solves cannot go on from a "
-                "state: only equilibrium models without a memory of the text before can."
+                f"loop.num_answers is {loop.num_answers}; it must be 1 for this network. Only equilibrium models that "
+                "carry no memory from one text segment to the next can continue a solve."
             )
         self._sanity_check()
         self.average = copy.deepcopy(self.model) if loop.ema_decay else None
@@ -194,7 +195,7 @@ class Trainer:
             if isinstance(error, (InputError, RunError)):
                 raise
             raise RunError(
-                f"The state of step {checkpoint.step} in {self.folder.path} is not one that a run has saved: "
+                f"The state of step {checkpoint.step} in {self.folder.path} was not saved by a run: "
                 f"{str(error).splitlines()[0]}"
             ) from error
         self._is_lengthened = shorter is not None
@@ -243,7 +244,7 @@ class Trainer:
         if self.step > self.num_steps:
             raise InputError(
                 f"The checkpoint in {self.folder.path} is of step {self.step}, beyond the last step of the run "
-                f"({self.num_steps}): its config or its data is no longer what it was trained with."
+                f"({self.num_steps}): its config or its data has changed since it was trained."
             )
         self._check_carry()
         self._saved_at = self.step
@@ -453,8 +454,9 @@ class Trainer:
             self._save()
             self._write("diverged", {"in_row": self.num_off_track})
             raise Diverged(
-                f"The run stopped at step {self.step}: for {self.num_off_track} steps in a row its solves did not "
-                f"converge or it was no better than a model that knows only how frequent targets are. {ADVICE}"
+                f"The run stopped at step {self.step}: for {self.num_off_track} steps in a row, its solves did not "
+                "converge or its loss was no better than for a model that knows only the frequencies of the targets. "
+                f"{ADVICE}"
             )
         if self.step % self.config.log.every == 0 or self.step == self.num_steps:
             means = self.window.take()
@@ -582,7 +584,7 @@ def _check_vocabulary(config: TrainConfig, num_tokens: int) -> None:
         )
     if size > num_tokens:
         log.warning(
-            "model.vocab_size is %d, and the vocabulary of %s has %d tokens: the others are never seen.",
+            "model.vocab_size is %d, and the vocabulary of %s has %d tokens: the other entries are never used.",
             size,
             config.data.name,
             num_tokens,

@@ -19,12 +19,14 @@ def check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, entries in state["state"].items():
         if not isinstance(index, int) or not 0 <= index < len(parameters):
-            raise ValueError(f"optimizer has a state of parameter {index!r}, and there are {len(parameters)}.")
+            raise ValueError(
+                f"optimizer has a state for parameter {index!r}, but there are {len(parameters)} parameters."
+            )
         parameter = parameters[index]
         for name, value in entries.items():
             where = f"{name} of parameter {index} in the optimizer"
             if name == "step" and not (_is_number(value) or (isinstance(value, Tensor) and value.dim() == 0)):
-                raise ValueError(f"{where} is no number.")
+                raise ValueError(f"{where} is not a number.")
             if name in _LIKE_PARAMETERS and value is not None:
                 if not isinstance(value, Tensor) or value.shape != parameter.shape:
                     found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__

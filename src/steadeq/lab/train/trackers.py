@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..._internal.codec import to_plain
 from ..config import TrainConfig
 from ..errors import InputError
-from ..serialization import to_dict
 
 
 class AbstractTracker(ABC):
@@ -87,7 +87,7 @@ class _Wandb(AbstractTracker):
             id=_identifier(folder / "wandb" / "id"),
             resume="allow",
             dir=str(folder),
-            config=to_dict(config),
+            config=to_plain(config),
             settings=wandb.Settings(console="off", quiet=True),
         )
         # Steps go back when a run is resumed from a checkpoint, which its own counter would not allow.
@@ -114,7 +114,7 @@ class _MLflow(AbstractTracker):
         run = known[0] if known else self._client.create_run(number, run_name=folder.name, tags={"steadeq": tag})
         self._id = run.info.run_id
         if not known:
-            for key, value in _flat(to_dict(config)).items():
+            for key, value in _flat(to_plain(config)).items():
                 self._client.log_param(self._id, key, value)
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:

@@ -54,7 +54,7 @@ class Positions(Shared):
             return cls(cos=None, sin=None, is_hidden=is_hidden)
         if num_pairs < len(shape):
             raise ValueError(
-                f"A head has {head_features} features, and a grid of {len(shape)} axes needs two for each axis; raise "
+                f"A head has {head_features} features, but a grid of {len(shape)} axes needs two per axis; raise "
                 "features, or lower num_heads."
             )
         # Half precision does not tell one position from the next beyond a few hundred.
@@ -228,7 +228,8 @@ def check_block(
     check_count("hidden_features", hidden_features)
     if features % (2 * num_heads):
         raise ValueError(
-            f"features is {features}; it must be a multiple of twice num_heads ({num_heads}), as heads rotate pairs."
+            f"features is {features}; it must be a multiple of twice num_heads ({num_heads}), because heads rotate "
+            "pairs of features."
         )
     check_choice("norm", norm, get_args(Norm))
     check_choice("attention", attention, get_args(Attention))

@@ -65,7 +65,7 @@ class AbstractBlockConfig(AbstractModelConfig):
         check_choice("kind", self.kind, get_args(Kind))
         if self.kind == "image":
             if self.vocab_size is not None:
-                raise ValueError(f"vocab_size is {self.vocab_size}, but images have no tokens; leave it away.")
+                raise ValueError(f"vocab_size is {self.vocab_size}, but images have no tokens; leave it out.")
         elif self.vocab_size is None:
             raise ValueError(f"vocab_size is missing; kind {self.kind!r} needs the number of tokens.")
         else:
@@ -141,7 +141,7 @@ class EquilibriumTransformer(AbstractEquilibriumModel):
         config: The sizes; see `EquilibriumTransformer.Config`.
         solver: How to find the equilibrium; by default `Anderson(max_evals=18, tol=1e-3)`, causal for texts.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> model = EquilibriumTransformer(kind="image", patch_size=2, features=16, hidden_features=32)
@@ -224,7 +224,7 @@ class StackedTransformer(PretrainedModel):
 
     Args:
         config: The sizes; see `StackedTransformer.Config`.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> model = StackedTransformer(kind="grid", vocab_size=10, num_classes=9, features=16, hidden_features=32)

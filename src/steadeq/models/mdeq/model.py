@@ -28,7 +28,7 @@ class MDEQ(AbstractEquilibriumModel):
         config: The sizes; see `MDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch
@@ -71,8 +71,8 @@ class MDEQ(AbstractEquilibriumModel):
                 check_count("channels", width)
                 if width % self.groups or width % max(self.groups // 2, 1):
                     raise ValueError(
-                        f"channels has {width}; each scale must be a multiple of groups ({self.groups}) and of half as "
-                        "many."
+                        f"channels has {width}; each scale must be a multiple of groups ({self.groups}), and so must "
+                        "half of it."
                     )
 
         def build(self) -> nn.Module:
@@ -154,7 +154,7 @@ class MDEQClassifier(_AbstractMDEQWithHead):
         config: The sizes; see `MDEQClassifier.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch
@@ -225,7 +225,7 @@ class MDEQSegmenter(_AbstractMDEQWithHead):
         config: The sizes; see `MDEQSegmenter.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch
@@ -292,11 +292,12 @@ def _initialize(module: nn.Module) -> None:
 
 def _stem(image_channels: int, channels: int, num_downsamplings: int) -> nn.Sequential:
     """Two convolutions or more, of stride 2 as long as the resolution is to be halved."""
-    strides = [2 if index < num_downsamplings else 1 for index in range(max(2, num_downsamplings))]
-    widths = [image_channels] + [channels] * len(strides)
-    return nn.Sequential(
-        *(_conv_norm_relu(width, channels, 3, stride) for width, stride in zip(widths, strides, strict=False))
-    )
+    stem = nn.Sequential()
+    # Layer by layer, so that a number of layers without end takes no memory before somebody stops it.
+    for index in range(max(2, num_downsamplings)):
+        width, stride = channels if index else image_channels, 2 if index < num_downsamplings else 1
+        stem.append(_conv_norm_relu(width, channels, 3, stride))
+    return stem
 
 
 def _conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int, stride: int = 1) -> nn.Sequential:

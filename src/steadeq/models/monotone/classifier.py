@@ -34,7 +34,7 @@ class MonotoneDEQ(AbstractEquilibriumModel):
         config: The sizes; see `MonotoneDEQ.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> model = MonotoneDEQ(channels=6)
@@ -80,7 +80,7 @@ class MonotoneDEQ(AbstractEquilibriumModel):
                 check_positive("alpha", self.alpha)
             check_positive("m", self.m)
             if self.kind == "dense" and self.tiers:
-                raise ValueError(f"tiers is {self.tiers}; a dense state has none, use kind='conv'.")
+                raise ValueError(f"tiers is {self.tiers}; a dense state has no tiers, use kind='conv'.")
             if self.kind == "conv" and not self.tiers and self.image_size < _POOL:
                 raise ValueError(f"image_size is {self.image_size}; the decoder needs at least {_POOL}.")
             check_halvings("image_size", self.image_size, len(self.tiers))

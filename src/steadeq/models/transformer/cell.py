@@ -97,7 +97,7 @@ class TransformerCell(nn.Module):
             length: Number of positions, L.
             memory: (B, M, features) states of the positions before them, from the earliest on.
             injected: (B, M, 3 * heads * head features): what was injected at those positions, if anything was.
-            mask: (features,) dropout mask of the encodings of distances.
+            mask: (features,) dropout mask of the distance encodings.
         """
         if memory is not None and self.norm != "post":
             memory = self._normalize(memory)
@@ -213,7 +213,7 @@ class TransformerDropout(nn.Module):
             cell: The cell.
             like: (B, L, features) vectors of the positions.
             memory: (B, M, features) states of the positions before them; see `TransformerCell.prepare`.
-            mask: (features,) dropout mask of the encodings of distances.
+            mask: (features,) dropout mask of the distance encodings.
             injected: What was injected at the positions of the memory; see `TransformerCell.prepare`.
         """
         length = like.shape[1]

@@ -16,15 +16,15 @@ from .predictions import Carry, Predictions, extend_carry
 
 
 class TransformerXL(PretrainedModel):
-    """A language model of layers with weights of their own, which the DEQ-Transformer is compared with (Table 1).
+    """A language model with separate weights per layer, for comparison with the DEQ-Transformer (Table 1).
 
-    A layer is a `TransformerCell` that nothing is injected into. The inputs of each layer are its memory for the next
+    A layer is a `TransformerCell` without injection. The inputs of each layer are its memory for the next
     segment, so that a token reaches `num_layers` memories back. Unlike the original, normalizations have no parameters,
     masks of dropout are the same for all positions, and each layer has its own u and v.
 
     Args:
         config: The sizes; see `TransformerXL.Config`.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch
@@ -42,7 +42,7 @@ class TransformerXL(PretrainedModel):
         """A stack of Transformer layers with memory."""
 
         num_layers: int = 18
-        """Number of layers, each with weights of its own."""
+        """Number of layers, each with separate weights."""
         features: int = 600
         """Number of features of a position."""
         hidden_features: int = 2540
@@ -70,7 +70,7 @@ class TransformerXL(PretrainedModel):
 
         Args:
             tokens: (B, L) tokens.
-            carry: What the model returned for the tokens before these, if there were any.
+            carry: Carry that the model returned for the preceding tokens, if any.
         """
         if carry is not None and len(carry) != len(self.layers):
             raise ValueError(f"carry has {len(carry)} parts; it must have one for each of {len(self.layers)} layers.")
@@ -99,7 +99,7 @@ class TiedTransformer(PretrainedModel):
 
     Args:
         config: The sizes; see `TiedTransformer.Config`.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> import torch
@@ -136,7 +136,7 @@ class TiedTransformer(PretrainedModel):
 
         Args:
             tokens: (B, L) tokens.
-            carry: What the model returned for the tokens before these, if there were any.
+            carry: Carry that the model returned for the preceding tokens, if any.
         """
         z, inputs = self.model.encode(tokens, carry)
         with cached_parameters(self.model.cell):

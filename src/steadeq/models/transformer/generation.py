@@ -33,12 +33,11 @@ class Sampling:
     temperature: float = 1.0
     """Logarithms of probabilities are divided by it; at 0 the most likely token is certain."""
     top_k: int | None = None
-    """Number of the most likely tokens that may come; by default all."""
+    """Draw from this number of the most likely tokens; by default from all."""
     top_p: float | None = None
-    """Probability that the tokens that may come must reach together, the most likely ones first; by default all may
-    come."""
+    """Draw from the smallest set of most likely tokens whose total probability reaches this; by default from all."""
     forbidden: tuple[int, ...] = ()
-    """Tokens that may not come; the other fields are about all others."""
+    """Tokens that are never drawn; the other fields apply to the remaining tokens."""
 
     def __post_init__(self) -> None:
         if not (self.temperature >= 0 and math.isfinite(self.temperature)):
@@ -124,10 +123,10 @@ def generate(
 ) -> Iterator[Step]:
     """Yield tokens that follow a prompt, each as soon as it is drawn.
 
-    Where the model takes a carry, each token is a segment of its own, with what is carried from those before it: a
-    prompt that is longer than the model's memory scrolls out of it, and a model without memory sees the last token
-    only. Any other model reads the latest tokens anew for each token. The mode of the model is left as it is: call
-    `eval()` first, unless dropout is wanted.
+    If the model takes a carry, each token is a segment of its own that sees what is carried from the tokens before it:
+    a prompt that is longer than the model's memory scrolls out of it, and a model without memory sees the last token
+    only. Any other model reads the latest tokens again for each token. The mode of the model does not change: call
+    `eval()` first, unless you want dropout.
 
     A warm start saves evaluations where the equilibria of neighboring tokens are near each other, and can cost some
     where they are not. It changes the tokens only by what the tolerance leaves open, if there is one equilibrium; a
@@ -139,14 +138,15 @@ def generate(
         prompt: (P,) tokens to begin with, at least one.
         num_tokens: Number of tokens to draw.
         temperature: Divides the logarithms of probabilities; 0 always takes the most likely token.
-        top_k: Number of the most likely tokens that may come; by default all.
-        top_p: What the tokens that may come must reach together, the most likely ones first; by default all may come.
-        generator: A generator of the CPU, for the same tokens again.
+        top_k: Draw from this number of the most likely tokens; by default from all.
+        top_p: Draw from the smallest set of most likely tokens whose total probability reaches this; by default from
+            all.
+        generator: A CPU generator, for repeatable draws.
         solver: Solver to use instead of the layer's own.
         warm_start: Whether a position's solve starts at its last equilibrium, or a new one's at the equilibrium of the
             position before, and not at zero.
-        forbidden: Tokens that may not come.
-        context: Number of tokens that a model without a carry reads for each token, best as many as in training.
+        forbidden: Tokens that are never drawn.
+        context: Number of tokens that a model without a carry reads for each new token, ideally as many as in training.
 
     Raises:
         ValueError: Some value makes no sense.
@@ -166,10 +166,10 @@ def generate(
             f"prompt is {prompt.dtype} of shape {tuple(prompt.shape)}; it must be a vector of at least one token."
         )
     if generator is not None and generator.device.type != "cpu":
-        raise ValueError(f"generator is one of {generator.device}; it must be one of the CPU, where tokens are drawn.")
+        raise ValueError(f"generator is on {generator.device}; it must be on the CPU, where tokens are drawn.")
     vocab_size = vocabulary_size(model)
     if solver is not None and not hasattr(model, "solve"):
-        raise ValueError(f"solver is {solver}, but {type(model).__name__} is an explicit network: leave it away.")
+        raise ValueError(f"solver is {solver}, but {type(model).__name__} is an explicit network: leave it out.")
     for token in (int(prompt.min()), int(prompt.max())):
         if not 0 <= token < vocab_size:
             raise ValueError(f"prompt has the token {token}; tokens are numbered from 0 to {vocab_size - 1}.")

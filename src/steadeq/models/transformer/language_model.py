@@ -120,7 +120,7 @@ class DEQTransformerLM(AbstractEquilibriumModel):
         config: The sizes; see `DEQTransformerLM.Config`.
         solver: How to find the equilibrium.
         adjoint: How to differentiate it.
-        **fields: Fields of the config that take the place of its own.
+        **fields: Fields that override the config.
 
     Example:
         >>> model = DEQTransformerLM(vocab_size=100, features=16, num_heads=2, hidden_features=32, memory_length=4)
@@ -172,7 +172,7 @@ class DEQTransformerLM(AbstractEquilibriumModel):
 
         Args:
             tokens: (B, L) tokens.
-            carry: What the model returned for the tokens before these, if there were any.
+            carry: Carry that the model returned for the preceding tokens, if any.
         """
         embedded = self.dropout(self.softmax.embedding(tokens))
         states, injected = (None, None) if carry is None else carry
@@ -205,7 +205,7 @@ class DEQTransformerLM(AbstractEquilibriumModel):
 
         Args:
             tokens: (B, L) tokens.
-            carry: What the model returned for the tokens before these, if there were any.
+            carry: Carry that the model returned for the preceding tokens, if any.
             z0: (B, L, features) state to start from, instead of zero.
             solver: Solver for this call instead of the layer's own.
             adjoint: Adjoint for this call instead of the layer's own.
@@ -226,7 +226,7 @@ class DEQTransformerLM(AbstractEquilibriumModel):
 
         Args:
             tokens: (B, L) tokens.
-            carry: What the model returned for the tokens before these, if there were any.
+            carry: Carry that the model returned for the preceding tokens, if any.
             z0: (B, L, features) state to start from, instead of zero.
             solver: Solver for this call instead of the layer's own.
             adjoint: Adjoint for this call instead of the layer's own.
@@ -243,7 +243,7 @@ class DEQTransformerLM(AbstractEquilibriumModel):
         Args:
             tokens: (B, L) tokens.
             depth: How often the cell is applied.
-            carry: What the model returned for the tokens before these, if there were any.
+            carry: Carry that the model returned for the preceding tokens, if any.
 
         Returns:
             The predictions, and the last state as an `Equilibrium`, whose residual is how much the last application
@@ -272,13 +272,13 @@ class DEQTransformerLM(AbstractEquilibriumModel):
             prompt: (P,) tokens to begin with, at least one.
             num_tokens: Number of tokens to draw.
             temperature: Divides the logarithms of probabilities; 0 always takes the most likely token.
-            top_k: Number of the most likely tokens that may come; by default all.
-            top_p: What the tokens that may come must reach together, the most likely ones first; by default all may
-                come.
-            generator: A generator of the CPU, for the same tokens again.
+            top_k: Draw from this number of the most likely tokens; by default from all.
+            top_p: Draw from the smallest set of most likely tokens whose total probability reaches this; by default
+                from all.
+            generator: A CPU generator, for repeatable draws.
             solver: Solver to use instead of the layer's own.
             warm_start: Whether a position's solve starts at the equilibrium of the position before, and not at zero.
-            forbidden: Tokens that may not come.
+            forbidden: Tokens that are never drawn.
         """
         return generate(
             self,

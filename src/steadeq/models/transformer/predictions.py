@@ -15,7 +15,7 @@ Carry = tuple[Tensor, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictions:
-    """What a language model says about the tokens that follow.
+    """Predictions of a language model for the next tokens.
 
     Probabilities are computed on demand, as a table over the whole vocabulary is large and training needs one entry in
     each row.
@@ -26,7 +26,7 @@ class Predictions:
     softmax: AdaptiveSoftmax
     """The module that turns these vectors into probabilities."""
     carry: Carry | None
-    """What the model needs to go on with the tokens after these, or None if it keeps nothing."""
+    """State that the model needs for the tokens after these, or None if it has no memory."""
 
     def losses(self, tokens: Tensor) -> Tensor:
         """Return the (B, L) negative log-likelihoods of the tokens that followed.

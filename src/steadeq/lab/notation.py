@@ -45,19 +45,9 @@ def error_note(error: float | None, unknown: float | None = None) -> str:
     return f" (error {number(error, 1)}, {unknown:.0%} unknown)" if unknown else f" (error {number(error, 1)})"
 
 
-def score(value: float, metric: str) -> str:
-    """Return a task's metric: accuracies, which are stored as fractions, in percent.
-
-    Example:
-        >>> score(0.98333, "accuracy"), score(0.0033467, "mse")
-        ('98.3%', '3.35e-3')
-    """
-    return f"{100 * value:.1f}%" if metric == "accuracy" else small(value)
-
-
-def small(value: float) -> str:
+def small(value: float, digits: int = 3) -> str:
     """Return a number that may be small, with a power of ten below 0.1."""
-    return _scientific(value, 3) if 0 < abs(value) < 0.1 else number(value)
+    return _scientific(value, digits) if 0 < abs(value) < 0.1 else number(value, digits)
 
 
 def whole(value: float) -> str:
