@@ -37,9 +37,7 @@ class RunningMap:
     """Evaluates f on the rows that are still running.
 
     Args:
-        f: The map, called as f(state, *inputs).
-        layout: How states lie in matrices.
-        inputs: What f takes after the state, batched along dim 0; rows leave it with those of the state.
+        f, layout, inputs: See `_loop.solve`; rows leave inputs with those of the state.
         compact: Whether f is called on the running rows only. If not, f keeps seeing the whole batch, with finished
             rows held at their last point.
         passes_step: Whether f is told the number of the step, counted from 0, as `step=`.

@@ -210,8 +210,8 @@ class Progress:
     A finished row stays with the others until `wants_selection` asks to drop it.
 
     Args:
-        payload: What is kept of each row before its first evaluation. Of later ones the best is kept: its point, or
-            whatever leads back to it, such as the number of products with which a Krylov method had its least residual.
+        payload: What is kept of each row before its first evaluation: a point, or whatever leads back to it, such as
+            the number of products with which a Krylov method had its least residual.
         solver: Solver whose budget, tolerance and rules apply.
         dim: Number of elements of a state.
         eps: Precision with which the map is evaluated.
@@ -340,12 +340,9 @@ class Progress:
         return rows
 
     def advance(self, kept: Kept, residuals: Tensor, diverged: Tensor) -> None:
-        """Take in evaluations that were recorded elsewhere.
+        """Take in evaluations that were recorded elsewhere, of (evaluations, rows) relative residuals.
 
-        Args:
-            kept: What is kept after them.
-            residuals: (evaluations, rows) their relative residuals.
-            diverged: (rows,) which rows have diverged at the last of them.
+        `diverged` tells which rows have diverged at the last of them.
         """
         self.kept, self._diverged = kept, lambda: diverged
         self._trace += [residual.expand(2, -1) for residual in residuals.unbind()]

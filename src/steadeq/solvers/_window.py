@@ -228,26 +228,25 @@ def solve_gram(gram: Tensor, right: Tensor, newest: int | Tensor, norm: Tensor, 
     """
     eps = torch.finfo(gram.dtype).eps
     least = LEAST_PIVOT * eps
-    if not torch.compiler.is_compiling():
-        factor, info = torch.linalg.cholesky_ex(gram)
-        pivots, diagonal = factor.diagonal(dim1=1, dim2=2), gram.diagonal(dim1=1, dim2=2)
-        if may_ask:
-            # Negative where squared pivots exceed both their least part of the diagonal and rounding.
-            lengths = norm.unsqueeze(1)
-            excess = torch.addcmul(diagonal, lengths, lengths, value=eps * eps / least)
-            excess = torch.addcmul(excess, pivots, pivots, value=-1 / least).amax()
-            if look(excess) < 0 and not look(info.any()):
-                return torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
-    floor = (eps * norm).square().unsqueeze(1)
-    careful = _solve_without_dependent(gram, right, newest, floor, least)
     if torch.compiler.is_compiling():
-        return careful
+        return _solve_without_dependent(gram, right, newest, (eps * norm).square().unsqueeze(1), least)
+    factor, info = torch.linalg.cholesky_ex(gram)
+    pivots, diagonal = factor.diagonal(dim1=1, dim2=2), gram.diagonal(dim1=1, dim2=2)
+    if may_ask:
+        # Negative where squared pivots exceed both their least part of the diagonal and rounding.
+        lengths = norm.unsqueeze(1)
+        excess = torch.addcmul(diagonal, lengths, lengths, value=eps * eps / least)
+        excess = torch.addcmul(excess, pivots, pivots, value=-1 / least).amax()
+        if look(excess) < 0 and not look(info.any()):
+            return torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
     # Each row goes its own way, so that none depends on its neighbors; no garbage of failed rows enters a graph.
+    floor = (eps * norm).square().unsqueeze(1)
     is_regular = (pivots.square() / diagonal).amin(dim=1) - info > least
     is_regular = (is_regular & (diagonal > floor).all(dim=1)).unsqueeze(1)
     eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
     factor, _ = torch.linalg.cholesky_ex(torch.where(is_regular.unsqueeze(2), gram, eye))
-    return torch.where(is_regular, torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2), careful)
+    regular = torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
+    return torch.where(is_regular, regular, _solve_without_dependent(gram, right, newest, floor, least))
 
 
 def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int | Tensor, floor: Tensor, least: float) -> Tensor:
