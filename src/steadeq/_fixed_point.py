@@ -92,7 +92,7 @@ def fixed_point(
     layout = state_layout(z0, batch_dims)
     check_inputs(inputs, layout)
     # Beyond the steps of a loop, the map is that of its last step.
-    step = {"step": solver.max_evals - 1} if solver.passes_step else {}
+    step = {"step": solver.max_evals - 1} if solver.pass_step else {}
     # What autograd records step by step, torch.func differentiates without help, as long as values can be looked at.
     if is_transformed() and not (adjoint.records and not any(map(is_mapped, [*arguments, *Parameters(f).tensors]))):
         if states_at:
@@ -139,7 +139,7 @@ def fixed_point(
     with record_function("steadeq.solve"), without_autocast(layout), caching:
         z, stats, record = adjoint.run(problem)
         states = snapshots.states(under_autocast(at_end, layout), inputs, z, stats)
-    f = at_end if solver.passes_step else without_empty(held)
+    f = at_end if solver.pass_step else without_empty(held)
     eq = Equilibrium(f, layout.unpack(z), inputs, stats=stats, states=states, record=record, batch_dims=batch_dims)
     return announce(eq)
 

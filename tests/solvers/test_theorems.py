@@ -9,6 +9,7 @@ from problems import PROBLEMS, affine, complex_pair, jordan, mixed, near_critica
 from stubs import Counted, replay
 
 from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
+from steadeq.solvers.broyden import apply_transposed
 
 
 def matrix_with_radius(size, radius, seed=0):
@@ -152,7 +153,7 @@ def compact_inverse(points, images, memory):
     z, fz = (torch.from_numpy(array)[:, None].expand(-1, n, n) for array in (points, images))
     with torch.no_grad():
         state, answers = replay(Broyden(max_evals=len(points) + 2, memory=memory), z, fz, [None] * len(z))
-        return -state.apply_transposed(torch.eye(n, dtype=torch.float64)).numpy(), answers[-1][0].numpy()
+        return -apply_transposed(state, torch.eye(n, dtype=torch.float64)).numpy(), answers[-1][0].numpy()
 
 
 class TestBroyden:

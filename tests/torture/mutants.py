@@ -478,15 +478,15 @@ MUTANTS = (
     Mutant(
         name="columns of rounding count",
         file="solvers/anderson.py",
-        old="floor = (torch.finfo(at.norm.dtype).eps * at.norm).square().unsqueeze(1)",
-        new="floor = torch.zeros_like(at.norm).unsqueeze(1)",
+        old="slot.index, at.norm, may_ask",
+        new="slot.index, 0 * at.norm, may_ask",
         tests=(_EDGES, "tests/solvers"),
     ),
     Mutant(
         name="squares of small states vanish",
         file="solvers/_map.py",
-        old="limit = torch.finfo(size.dtype).max ** 0.25",
-        new="limit = torch.finfo(size.dtype).max",
+        old="limit = torch.finfo(z.dtype).max ** 0.25",
+        new="limit = torch.finfo(z.dtype).max",
         tests=(f"{_EDGES}::TestSizes",),
     ),
     Mutant(
@@ -499,8 +499,8 @@ MUTANTS = (
     Mutant(
         name="only the first evaluation is watched",
         file="solvers/_map.py",
-        old="if _versions(state) != before or any",
-        new="if (self._num_evals == 1 and _versions(state) != before) or any",
+        old="if _versions(state) != before or (copies",
+        new="if (self._num_evals == 1 and _versions(state) != before) or (copies",
         tests=(f"{_EDGES}::TestStateWrittenOver",),
     ),
     Mutant(

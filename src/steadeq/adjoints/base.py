@@ -63,7 +63,7 @@ class Problem:
             The (B, D) state, how the solve went, and the state of the method as it ended if rows were to be kept.
         """
         chosen = Options(**options)
-        if self.code is not None and self.code.can_solve(solver, chosen):
+        if self.code is not None:
             found = self.code.solve(z0, self.inputs, solver=solver, layout=self.layout, options=chosen)
             if found is not None:
                 return *found, None

@@ -16,7 +16,7 @@ from .._internal.trees import replace_tensors
 from ..equilibrium import BackwardRecord, ConvergenceWarning, SolveStats, Status
 from ..solvers import AbstractSolver, Picard
 from ..solvers._map import RunningMap
-from ..solvers._progress import Progress, Rules, Scale
+from ..solvers._progress import Progress
 from ._attachment import Sources
 from .base import AbstractAdjoint, Problem, lost_rows, warn_if_short, without_lost
 
@@ -105,16 +105,10 @@ def _iterate(problem: Problem, solver: Picard) -> tuple[tuple[Tensor, Tensor], S
         problem.f if torch.is_grad_enabled() else problem.f_solve, problem.layout, problem.inputs, compact=False
     )
     previous = point = z0.to(_wide(z0))
-    rules = Rules.of(solver, problem.layout.dim, problem.layout.eps, keep_last=True)
-    progress = Progress(z0, solver, rules)
-    scale: Scale | None = None
+    progress = Progress(z0, solver, dim=problem.layout.dim, eps=problem.layout.eps, keep_last=True)
     while True:
         z, fz = evaluate(point.to(z0.dtype))
-        if scale is None:
-            scale, seen = Scale.begin(z, fz, fz - z)
-        else:
-            seen = scale.measure(fz, fz - z)
-        progress.record(z, seen)
+        progress.take(z, fz, fz - z, z)
         if not progress.goes_on:
             return (point, previous), progress.result()
         following = (1 - solver.damping) * previous + solver.damping * fz

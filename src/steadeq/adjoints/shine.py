@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..equilibrium import SolveStats
 from ..solvers import AbstractSolver, Broyden
-from ..solvers.broyden import BroydenState
+from ..solvers.broyden import apply_transposed
 from .base import AbstractLinearAdjoint
 
 
@@ -46,8 +46,7 @@ class Shine(AbstractLinearAdjoint):
 
     def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, state: Any) -> tuple[Tensor, SolveStats]:
         """Apply the transposed inverse estimate."""
-        assert isinstance(state, BroydenState)
-        u = state.apply_transposed(g)
+        u = apply_transposed(state, g)
         stretch = torch.linalg.vector_norm(u, dim=1) / torch.linalg.vector_norm(g, dim=1)
         u = torch.where((stretch <= self.max_stretch)[:, None], u, g)
         return u, SolveStats.not_measured(g.shape[0], 0, like=g)

@@ -20,9 +20,9 @@ from torch import Tensor
 from .._internal.autocast import under_autocast
 from .._internal.trees import Layout, leaves, map_tensors
 from ..equilibrium import SolveStats
-from ._loop import Options, by_sample
-from ._map import RunningMap
-from ._progress import Kept, Progress, Rules, Scale, check_stagnation, record
+from ._loop import Options, solve
+from ._map import evaluate
+from ._progress import Kept, Progress, Rules, Scale
 from .base import WINDOW, AbstractSolver, Evaluation, Prefix
 
 _ROUNDS = 4
@@ -51,30 +51,19 @@ class CompiledMap:
             self._evaluate = torch.compile(self._f)
         return self._evaluate
 
-    def can_solve(self, solver: AbstractSolver, options: Options) -> bool:
-        """Return whether code can be made of the rounds of a solve, as far as is known."""
-        is_whole = not (options.keep_rows or options.compact or solver.passes_step or solver.always_asks)
-        return is_whole and type(solver) not in self._failed
-
     def solve(
         self, z0: Tensor, inputs: tuple[Any, ...], *, solver: AbstractSolver, layout: Layout, options: Options
     ) -> tuple[Tensor, SolveStats] | None:
-        """Solve z = f(z, *inputs) from the (B, D) matrix z0; see `_loop.solve`.
-
-        Returns:
-            The (B, D) state, and how the solve went; None if no code can be made of it.
-        """
+        """Solve z = f(z, *inputs) from the (B, D) matrix z0, as `_loop.solve` does; None if no code can be made."""
+        is_whole = not (options.keep_rows or options.compact or solver.pass_step or solver.always_asks)
+        if not is_whole or type(solver) in self._failed:
+            return None
         # Which takes a second, and only who compiles needs it.
         from torch._dynamo.exc import TorchDynamoException
 
         try:
-            if solver.causal:
-                tokens = layout.by_token()
-                start = tokens.pack(layout.unpack(z0))
-                z, progress = self._iterate(start, inputs, solver, tokens, options, Prefix(tokens.num_tokens))
-                return layout.pack(tokens.unpack(z)), by_sample(progress.result(), tokens.num_tokens)
-            z, progress = self._iterate(z0, inputs, solver, layout, options, None)
-            return z, progress.result()
+            f, options = under_autocast(self._f, layout), replace(options, code=self)
+            return solve(f, z0, inputs, solver=solver, layout=layout, options=options)[:2]
         except TorchDynamoException as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             warnings.warn(
@@ -86,126 +75,95 @@ class CompiledMap:
             self._failed.add(type(solver))
             return None
 
-    def _iterate(
+    def init(self, solver: AbstractSolver, z: Tensor, eps: float) -> Any:
+        """Return the state of a solve."""
+        # What grows with the budget begins small, so that the same code serves every budget.
+        first = solver.with_max_evals(2) if _grows(solver) else solver
+        with torch.no_grad():
+            # Of a fixed size, also where steps are recorded.
+            return first.init(z.detach(), eps=eps, may_ask=False)
+
+    def run(
         self,
-        z0: Tensor,
+        z: Tensor,
+        state: Any,
         inputs: tuple[Any, ...],
         solver: AbstractSolver,
         layout: Layout,
-        options: Options,
+        progress: Progress,
+        scales: tuple[Tensor, Tensor] | None,
         prefix: Prefix | None,
-    ) -> tuple[Tensor, Progress]:
-        f, rounds = under_autocast(self._f, layout), _ROUNDS
-        rules = Rules.of(solver, layout.dim, layout.eps, keep_last=options.keep_last or solver.returns_image)
-        is_recorded = torch.is_grad_enabled()
-        with torch.set_grad_enabled(is_recorded and options.num_silent == 0):
-            # The first evaluation, which tells the scale, is made as ever.
-            progress = Progress(z0, solver, rules, may_ask=False)
-            evaluate = RunningMap(f, layout, inputs, compact=False)
-            z, fz = evaluate(z0 if options.num_silent == 0 else z0.detach())
-            if prefix is None:
-                z, fz = evaluate.rescale(z, fz, may_ask=z0.device.type == "cpu")
-            g = fz - z
-            scale, seen = Scale.begin(z, fz, g, prefix)
-            progress.record(fz if solver.returns_image else z, seen)
-            grows = type(solver).widen is not AbstractSolver.widen
-            # What grows with the budget begins small, so that the same code serves every budget.
-            first = solver.with_max_evals(2) if grows else solver
-            with torch.no_grad():
-                # Of a fixed size, also where steps are recorded.
-                state = first.init(z.detach(), eps=layout.eps, may_ask=False)
-            image_norm = seen.image_norm
-            assert image_norm is not None
-            tol = torch.tensor(progress.tol, dtype=z.dtype, device=z.device)
-            number = torch.tensor(1, device=z.device)
-            num_left = torch.tensor(solver.max_evals - 1, device=z.device)
-            at = Evaluation(z, fz, g, image_norm, progress.rejected, 1, solver.max_evals - 1, tol, False, prefix)
-            state, z = solver.step(state, at)
-            recent = seen.measures[1]
-            # Tensors of their own, in one memory format, as code is made for what it is given.
-            z = z.clone()
-            progress.kept = Kept(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in progress.kept))
-        signature = type(solver), layout.signature, rules, prefix, evaluate.scales is None
-        fixed = (replace(solver, tol=0.0) if not solver.returns_image else solver).with_max_evals(2)
+        num_silent: int,
+        is_recorded: bool,
+    ) -> None:
+        """Make all rounds after the first evaluation, whose step led to z and state, and record them."""
+        # Tensors of their own, in one memory format, as code is made for what it is given.
+        z = z.clone()
+        progress.kept = Kept(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in progress.kept))
+        # The same code for every budget and tolerance.
+        fixed = (solver if solver.returns_image else replace(solver, tol=0.0)).with_max_evals(2)
+        signature = fixed, layout.signature, progress.rules, prefix, scales is None
+        number, num_left = (torch.tensor(value, device=z.device) for value in (1, solver.max_evals - 1))
+        tol, recent = torch.tensor(progress.tol, dtype=z.dtype, device=z.device), progress.kept.measures[1]
         while progress.goes_on:
             done = progress.num_evals
-            end = options.num_silent if done < options.num_silent else solver.max_evals
-            count = rounds if end - done >= rounds else 1
-            with torch.set_grad_enabled(is_recorded and done >= options.num_silent):
+            end = num_silent if done < num_silent else solver.max_evals
+            count = _ROUNDS if end - done >= _ROUNDS else 1
+            with torch.set_grad_enabled(is_recorded and done >= num_silent), warnings.catch_warnings():
+                # The compiler asks for the gradients of what it is given.
+                warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
                 state = solver.widen(state, done + count)
-                if grows:
+                if _grows(solver):
                     _mark_growing(state, layout.dim)
-                block = self._block((*signature, fixed), f, layout, rules, prefix, count)
-                with warnings.catch_warnings():
-                    # The compiler asks for the gradients of what it is given.
-                    warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
-                    z, kept, state, recent, number, num_left, residuals, diverged = block(
-                        z, scale, evaluate.scales, progress.kept, state, recent, number, num_left, tol, inputs
-                    )
+                key = *signature, count
+                if key not in self._blocks:
+                    f = under_autocast(self._f, layout)
+                    own = _block(f, layout, fixed, progress.rules, prefix, count)
+                    self._blocks[key] = torch.compile(own, fullgraph=True, mode=self._mode)
+                carried, residuals, diverged = self._blocks[key](
+                    (z, progress.kept, state, recent, number, num_left), progress.scale, scales, tol, inputs
+                )
                 if self._mode is not None:
                     # The next run of a captured CUDA graph writes over what this one returned.
-                    z, kept, state, recent, number, num_left = map_tensors(
-                        Tensor.clone, (z, kept, state, recent, number, num_left)
-                    )
+                    carried = map_tensors(Tensor.clone, carried)
+                z, kept, state, recent, number, num_left = carried
                 progress.advance(kept, residuals, diverged)
-        return evaluate.unscale(progress.payloads()), progress
 
-    def _block(
-        self,
-        signature: Any,
-        f: Callable[..., Any],
-        layout: Layout,
-        rules: Rules,
-        prefix: Prefix | None,
-        count: int,
-    ) -> Callable[..., Any]:
-        key = *signature, count
-        if key in self._blocks:
-            return self._blocks[key]
-        solver: AbstractSolver = signature[-1]
 
-        def run(
-            z: Tensor,
-            scale: Scale,
-            scales: tuple[Tensor, Tensor] | None,
-            kept: Kept,
-            state: Any,
-            recent: Tensor,
-            number: Tensor,
-            num_left: Tensor,
-            tol: Tensor,
-            inputs: tuple[Any, ...],
-        ) -> tuple[Any, ...]:
-            residuals, diverged = [], None
-            for _ in range(count):
-                number, num_left = number + 1, num_left - 1
-                point = layout.unpack(z if scales is None else z * scales[0])
-                fz = layout.pack_image(f(point, *inputs), z.shape[0])
-                z = layout.pack(point) if layout.rounds else z
-                if scales is not None:
-                    fz, z = fz * scales[1], z * scales[1] if layout.rounds else z
-                g = fz - z
-                seen = scale.measure(fz, g, prefix)
-                assert seen.image_norm is not None
-                kept, rejected = record(kept, rules, fz if solver.returns_image else z, seen, number, tol)
-                recent = torch.minimum(recent, seen.measures[1])
-                is_due = (number % WINDOW == 0) & (tol > 0)
-                diverged = seen.have_diverged()
-                checked = check_stagnation(kept, rules, recent, number, diverged)
-                kept = Kept(*(torch.where(is_due, new, old) for new, old in zip(checked, kept, strict=True)))
-                recent = torch.where(is_due, math.inf, recent)
-                residuals.append(seen.measures[1])
-                at = Evaluation(z, fz, g, seen.image_norm, rejected, number, num_left, tol, False, prefix)
-                held = z
-                state, z = solver.step(state, at)
-                if prefix is not None:
-                    z = torch.where(kept.is_running[:, None], z, held)
-            return z, kept, state, recent, number, num_left, torch.stack(residuals), diverged
+def _block(
+    f: Callable[..., Any], layout: Layout, solver: AbstractSolver, rules: Rules, prefix: Prefix | None, count: int
+) -> Callable[..., Any]:
+    """Return a function that makes `count` rounds."""
 
-        # With code of its own: the compiler counts by that how often something was compiled anew.
-        own = types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
-        self._blocks[key] = torch.compile(own, fullgraph=True, mode=self._mode)
-        return self._blocks[key]
+    def run(
+        carried: tuple[Any, ...], scale: Scale, scales: tuple[Tensor, Tensor] | None, tol: Tensor, inputs: Any
+    ) -> tuple[tuple[Any, ...], Tensor, Tensor | None]:
+        z, kept, state, recent, number, num_left = carried
+        residuals, diverged = [], None
+        for _ in range(count):
+            number, num_left = number + 1, num_left - 1
+            z, fz = evaluate(f, layout, z, inputs, scales)
+            g = fz - z
+            seen = scale.measure(fz, g, prefix)
+            assert seen.image_norm is not None
+            kept, rejected = kept.record(rules, fz if solver.returns_image else z, seen, number, tol)
+            recent, diverged = torch.minimum(recent, seen.measures[1]), seen.have_diverged()
+            is_due = (number % WINDOW == 0) & (tol > 0)
+            checked = kept.check_stagnation(rules, recent, number, diverged)
+            kept = Kept(*(torch.where(is_due, new, old) for new, old in zip(checked, kept, strict=True)))
+            recent = torch.where(is_due, math.inf, recent)
+            residuals.append(seen.measures[1])
+            at = Evaluation(z, fz, g, seen.image_norm, rejected, number, num_left, tol, False, prefix)
+            state, following = solver.step(state, at)
+            z = following if prefix is None else torch.where(kept.is_running[:, None], following, z)
+        return (z, kept, state, recent, number, num_left), torch.stack(residuals), diverged
+
+    # With code of its own: the compiler counts by that how often something was compiled anew.
+    return types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
+
+
+def _grows(solver: AbstractSolver) -> bool:
+    return type(solver).widen is not AbstractSolver.widen
 
 
 def _mark_growing(state: Any, dim: int) -> None:

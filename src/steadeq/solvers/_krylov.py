@@ -59,10 +59,9 @@ class Arnoldi:
         return below + functional.pad(stack_padded(self._columns), (0, 0, 0, 1))
 
     def extend(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in the operator's image of the newest vector.
+        """Take in the operator's image of the newest vector; return the new Hessenberg column.
 
-        Returns:
-            The new Hessenberg column: (B, size) entries along the basis, and the (B,) norm of what is left.
+        That is its (B, size) entries along the basis, and the (B,) norm of what is left.
         """
         basis, newest = self.basis, self.newest
         own = torch.linalg.vecdot(newest, image)
@@ -91,10 +90,8 @@ class Arnoldi:
     def restart(self, kept: Tensor) -> None:
         """Shrink the space to an invariant part, so that it can grow again within its capacity (Krylov-Schur).
 
-        Args:
-            kept: (B, size, fewer) orthonormal columns that span an invariant subspace of the square part of the
-                Hessenberg matrix; columns of zeros stand for none. The matrix still represents the operator in the
-                basis, but its first columns are full.
+        That is what (B, size, fewer) orthonormal columns span, of the square part of the Hessenberg matrix; columns of
+        zeros stand for none. The matrix still represents the operator in the basis, but its first columns are full.
         """
         hessenberg = self.hessenberg.to(kept)
         square, last = hessenberg[:, : self.size], hessenberg[:, self.size :]
@@ -107,7 +104,7 @@ class Arnoldi:
         self.size = size
 
     def least_norm(self) -> Tensor:
-        """Return the least positive entry below the diagonal so far, by which rounding errors were magnified."""
+        """Return the least positive entry below the diagonal so far."""
         norms = torch.stack([torch.ones_like(self.norm), *self._norms[:-1]])
         return torch.where(norms > 0, norms, 1).amin(dim=0)
 
@@ -115,16 +112,10 @@ class Arnoldi:
 def orthogonalize_again(
     basis: Tensor, along: Tensor, rest: Tensor, *, is_done: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Make the second pass of Gram-Schmidt.
+    """Make the second pass of Gram-Schmidt over (B, columns, D) orthonormal vectors, but for rows that are done.
 
-    Args:
-        basis: (B, columns, D) orthonormal vectors.
-        along: (B, columns) what the first pass took off.
-        rest: (B, D) what it left.
-        is_done: Rows that need no second pass.
-
-    Returns:
-        The corrected `along` and `rest`, and the (B,) norm of the latter.
+    Takes (B, columns) what the first pass took off and (B, D) what it left; returns both corrected, and the (B,) norm
+    of the latter.
     """
     correction = products(basis, rest)
     if is_done is not None:
@@ -145,9 +136,8 @@ class LeastResidual:
     """
 
     def __init__(self, space: Arnoldi) -> None:
-        self._space = space
+        self._space, self._residuals = space, [space.norm]
         self._normals = [torch.ones_like(space.norm).unsqueeze(1)]
-        self._residuals = [space.norm]
 
     def extend(self, along: Tensor, norm: Tensor) -> Tensor:
         """Take in a new Hessenberg column of the operator; return the (B,) norm of the least residual."""
@@ -164,16 +154,12 @@ class LeastResidual:
         return self._residuals[-1]
 
     def minimize(self, used: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Find the minimizer over the first columns of each sample.
+        """Find the minimizer over the first columns of each sample, as many as it uses: (B,) int64.
 
-        Args:
-            used: (B,) int64: how many columns each sample uses.
-
-        Returns:
-            (B, size) weights of the minimizer on the first basis vectors, its (B, D) residual, and the norm of that
-            with what rounding may add to it. The residual is put together from the weights: images are what the
-            Hessenberg matrix says of them whether or not the basis is orthogonal, so this is what a product with the
-            operator would show. The recurrence promises more where a basis has drifted or a system is nearly singular.
+        Returns its (B, size) weights on the first basis vectors, its (B, D) residual, and the norm of that with what
+        rounding may add to it. The residual is put together from the weights: images are what the Hessenberg matrix
+        says of them whether or not the basis is orthogonal, so this is what a product with the operator would show. The
+        recurrence promises more where a basis has drifted or a system is nearly singular.
         """
         normal = stack_padded(self._normals).take_along_dim(used[:, None, None], dim=2)[:, :, 0]
         space = self._space
@@ -187,29 +173,22 @@ class LeastResidual:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Give broken samples the minimizer over as many of their first columns as leave the least.
 
-        Of a nearly singular system more columns may leave more than fewer do, once rounding is counted.
-
-        Args:
-            used: (B,) int64: the most columns for each sample.
-            found: What `minimize` returned for these.
-            is_broken: Samples that are to step back; all others keep what was found.
-
-        Returns:
-            What `minimize` returns.
+        Of a nearly singular system more columns may leave more than fewer do, once rounding is counted. Takes the most
+        columns for each sample and what `minimize` found for these, and returns what it returns.
         """
-        weights, rest, kept = found
+        kept = found[2]
         residuals = torch.stack(self._residuals, dim=1)
         while True:
             is_broken, used = is_broken & (used > 0), (used - 1).clamp(min=0)
             # So few columns, or fewer, leave at least what the recurrence promises for them.
             is_broken = is_broken & ~(kept <= residuals.take_along_dim(used[:, None], dim=1)[:, 0])
             if not look(is_broken.any()):
-                return weights, rest, kept
-            fewer_weights, fewer_rest, fewer_kept = self.minimize(used)
-            is_better = is_broken & ~(kept <= fewer_kept)
-            weights = torch.where(is_better[:, None], fewer_weights, weights)
-            rest = torch.where(is_better[:, None], fewer_rest, rest)
-            kept = torch.where(is_better, fewer_kept, kept)
+                return found
+            fewer = self.minimize(used)
+            is_better = is_broken & ~(kept <= fewer[2])
+            weights, rest = (torch.where(is_better[:, None], fewer[part], found[part]) for part in (0, 1))
+            kept = torch.where(is_better, fewer[2], kept)
+            found = weights, rest, kept
 
 
 def minimize_residual(
@@ -217,15 +196,9 @@ def minimize_residual(
 ) -> tuple[Tensor, Tensor]:
     """Minimize the residual of (I - operator) u = start in Krylov coordinates.
 
-    Args:
-        hessenberg: (B, size + 1, size) matrix of the operator in the basis.
-        normal: (B, size + 1) unit normal of the range of I - operator over the columns used.
-        used: (B,) int64: how many columns each sample uses.
-        norm: (B,) norm of the start.
-        may_ask: See `solve_small`.
-
-    Returns:
-        (B, size) weights of the minimizer on the first basis vectors, and (B, size + 1) weights of its residual on all.
+    Takes the operator's (B, size + 1, size) matrix, the (B, size + 1) unit normal of the range of I - operator over the
+    columns used, their (B,) number, and the norm of the start. Returns (B, size) weights of the minimizer on the first
+    basis vectors, and (B, size + 1) weights of its residual on all.
     """
     size = hessenberg.shape[2]
     eye = torch.eye(size + 1, dtype=hessenberg.dtype, device=hessenberg.device)
@@ -244,12 +217,8 @@ def rotation(
 ) -> tuple[Tensor, Tensor]:
     """Return cosine and sine by which the normal of a Hessenberg matrix of I - operator turns with a new column.
 
-    Args:
-        normal: (B, size) unit normal so far.
-        last: (B,) its last entry.
-        along: (B, size) new column of the operator along the basis.
-        norm: (B,) new entry below it.
-        least_norm: The smallest such entry before, by which rounding errors were magnified.
+    Takes the (B, size) normal and its last entry, the column along the basis, the entry below it, and the smallest such
+    entry before, by which rounding errors were magnified.
     """
     slope = last - torch.linalg.vecdot(normal, along)
     # A slope of rounding noise and a norm of zero: I - operator is singular on the space, and the residual stays.
@@ -267,12 +236,7 @@ def stack_padded(columns: list[Tensor]) -> Tensor:
     return nn.utils.rnn.pad_sequence([column.mT for column in columns]).permute(2, 0, 1)
 
 
-def reciprocal(norms: Tensor) -> Tensor:
-    """Return 1 / norms, and 0 for norms of zero; with a derivative of 0 there."""
-    is_positive = norms > 0
-    return is_positive / torch.where(is_positive, norms, 1)
-
-
 def unit(vectors: Tensor, norms: Tensor) -> Tensor:
-    """Return (B, D) vectors divided by their norms; rows of norm zero become zero."""
-    return vectors * reciprocal(norms)[:, None]
+    """Return (B, D) vectors divided by their norms; rows of norm zero become zero, with a derivative of 0 there."""
+    is_positive = norms > 0
+    return vectors * (is_positive / torch.where(is_positive, norms, 1))[:, None]

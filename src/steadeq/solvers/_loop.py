@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,8 +19,11 @@ from .._internal.norms import row_norm
 from .._internal.trees import Layout, select_rows
 from ..equilibrium import SolveStats, Status
 from ._map import RunningMap
-from ._progress import Progress, Rules, Scale
+from ._progress import Progress
 from .base import AbstractSolver, Evaluation, Prefix
+
+if TYPE_CHECKING:
+    from ._compiled import CompiledMap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,8 @@ class Options:
     """Number of evaluations at the beginning that are not recorded, even if gradients are on."""
     keep_last: bool = False
     """Return the last finite iterate instead of the best."""
+    code: CompiledMap | None = None
+    """What makes all evaluations but the first, if these are compiled."""
 
 
 def solve(
@@ -59,35 +64,37 @@ def solve(
     Returns:
         The (B, D) state, how the solve went, and the state of the method as the solve left it.
     """
-    if solver.causal:
-        return _solve_tokens(f, z0, inputs, solver=solver, layout=layout, options=options)
-    z, progress, state = iterate(f, z0, inputs, solver=solver, layout=layout, options=options)
-    return z, progress.result(), state
+    if not solver.causal:
+        z, progress, state = _iterate(f, z0, inputs, solver, layout, options, None)
+        return z, progress.result(), state
+    # A row for each token, measured and weighed together with the tokens before it. All that is decided of a token, its
+    # weights, its best iterate and its stop, comes from sums over its prefix: no later token has a part in it.
+    tokens = layout.by_token()
+    start, length = tokens.pack(layout.unpack(z0)), tokens.num_tokens
+    options = replace(options, compact=False)
+    z, progress, _ = _iterate(f, start, inputs, solver, tokens, options, Prefix(length))
+    return layout.pack(tokens.unpack(z)), _by_sample(progress.result(), length), None
 
 
-def iterate(
+def _iterate(
     f: Callable[..., Any],
     z0: Tensor,
     inputs: tuple[Any, ...],
-    *,
     solver: AbstractSolver,
     layout: Layout,
     options: Options,
-    prefix: Prefix | None = None,
+    prefix: Prefix | None,
 ) -> tuple[Tensor, Progress, Any]:
-    """Solve, and return the progress instead of the stats; see `solve`."""
-    is_traced = torch.compiler.is_compiling()
-    if not is_traced:
-        keep_freed_memory()
-    is_recorded, num_silent = torch.is_grad_enabled(), options.num_silent
+    is_traced, is_recorded = torch.compiler.is_compiling(), torch.is_grad_enabled()
+    num_silent, code, keep_rows = options.num_silent, options.code, options.keep_rows
+    may_ask = False if is_traced or code is not None else None
+    dim, eps, keep_last = layout.dim, layout.eps, options.keep_last
+    progress = Progress(z0, solver, dim=dim, eps=eps, keep_last=keep_last, prefix=prefix, may_ask=may_ask)
+    may_ask, takes_image, max_evals = progress.may_ask, solver.returns_image, solver.max_evals
+    evaluate = RunningMap(f, layout, inputs, compact=options.compact, passes_step=solver.pass_step, may_ask=may_ask)
     with ExitStack() as contexts:
-        keep_last = options.keep_last or solver.returns_image
-        rules = Rules.of(solver, layout.dim, layout.eps, keep_last=keep_last)
-        progress = Progress(z0, solver, rules, may_ask=False if is_traced else None)
-        may_ask = progress.may_ask
-        evaluate = RunningMap(
-            f, layout, inputs, compact=options.compact, passes_step=solver.passes_step, may_ask=may_ask
-        )
+        if not is_traced:
+            keep_freed_memory()
         if not is_traced and torch.is_inference_mode_enabled():
             # So that tensors of the solve count how often they are written to.
             contexts.enter_context(torch.inference_mode(False))
@@ -95,105 +102,60 @@ def iterate(
             z0 = z0.clone() if z0.is_inference() else z0
         contexts.enter_context(torch.set_grad_enabled(is_recorded and num_silent == 0))
         z = z0 if num_silent == 0 else z0.detach()
-        state = solver.init(z0, eps=layout.eps, may_ask=may_ask)
-        scale: Scale | None = None
+        state = solver.init(z, eps=eps, may_ask=may_ask) if code is None else code.init(solver, z, eps)
         while True:
-            if progress.num_evals == num_silent:
+            number = progress.num_evals + 1
+            if number == num_silent + 1:
                 torch.set_grad_enabled(is_recorded)
             z, fz = evaluate(z)
-            if scale is None:
-                if prefix is None and not is_traced:
-                    z, fz = evaluate.rescale(z, fz, may_ask=may_ask)
-                g = fz - z
-                scale, seen = Scale.begin(z, fz, g, prefix)
-            else:
-                g = fz - z
-                seen = scale.measure(fz, g, prefix)
-            progress.record(fz if solver.returns_image else z, seen)
-            is_over, norm = not progress.goes_on, seen.image_norm
-            assert norm is not None
-            if progress.wants_selection and prefix is None and not options.keep_rows and not is_over:
+            if number == 1 and prefix is None and not is_traced:
+                z, fz = evaluate.rescale(z, fz, may_ask=may_ask)
+            g = fz - z
+            norm = progress.take(z, fz, g, fz if takes_image else z)
+            is_over = not progress.goes_on
+            if progress.wants_selection and prefix is None and not keep_rows and not is_over:
                 rows = progress.select()
                 evaluate.select(rows, z)
-                state, scale = select_rows(state, rows), scale.select(rows)
-                z, fz, g, norm = (tensor.index_select(0, rows) for tensor in (z, fz, g, norm))
-            if is_over and not options.keep_rows:
+                state, (z, fz, g, norm) = select_rows((state, (z, fz, g, norm)), rows)
+            if is_over and not keep_rows:
                 break
             # Whether a row's last evaluation enters its history must not depend on how long its neighbors run.
-            number = progress.num_evals
-            num_left = solver.max_evals - number
-            at = Evaluation(z, fz, g, norm, progress.rejected, number, num_left, progress.tol, may_ask, prefix)
+            at = Evaluation(
+                z, fz, g, norm, progress.rejected, number, max_evals - number, progress.tol, may_ask, prefix
+            )
             state, following = solver.step(state, at)
             if is_over:
                 break
-            if (options.keep_rows or prefix is not None) and progress.has_finished:
+            if (keep_rows or prefix is not None) and progress.has_finished:
                 following = torch.where(progress.kept.is_running[:, None], following, z)
             z = following
+            if code is not None:
+                code.run(z, state, inputs, solver, layout, progress, evaluate.scales, prefix, num_silent, is_recorded)
+                break
     found = evaluate.unscale(progress.payloads())
     # Where the start was not improved on, the caller gets a tensor of its own.
     return (found.clone() if found is z0 else found), progress, state
 
 
-def _solve_tokens(
-    f: Callable[..., Any],
-    z0: Tensor,
-    inputs: tuple[Any, ...],
-    *,
-    solver: AbstractSolver,
-    layout: Layout,
-    options: Options,
-) -> tuple[Tensor, SolveStats, Any]:
-    """Solve with a row for each token, measured and weighed together with the tokens before it.
-
-    All that is decided of a token, its weights, its best iterate and its stop, comes from sums over its prefix, so that
-    no later token has a part in it.
-    """
-    tokens = layout.by_token()
-    length = tokens.num_tokens
-    z, progress, _ = iterate(
-        f,
-        tokens.pack(layout.unpack(z0)),
-        inputs,
-        solver=solver,
-        layout=tokens,
-        options=replace(options, compact=False),
-        prefix=Prefix(length),
-    )
-    return layout.pack(tokens.unpack(z)), by_sample(progress.result(), length), None
-
-
-def by_sample(stats: SolveStats, num_tokens: int) -> SolveStats:
+def _by_sample(stats: SolveStats, num_tokens: int) -> SolveStats:
     """Return the stats of samples from those of their tokens: a sample is as good as the worst of these."""
     residual, num_evals, status = (
         vector.unflatten(0, (-1, num_tokens)) for vector in (stats.residual, stats.num_evals, stats.status)
     )
-    worst = torch.tensor(_WORST, device=status.device)
+    worst = torch.tensor([int(status) for status in _WORST], device=status.device)
     order = (status.unsqueeze(-1) == worst).int().argmax(dim=-1).amin(dim=1)
-    return SolveStats(
-        residual=residual.amax(dim=1),
-        num_evals=num_evals.amax(dim=1),
-        status=worst[order],
-        # The last token is measured together with all others.
-        trace=stats.trace.unflatten(1, (-1, num_tokens))[:, :, -1],
-    )
+    # The last token is measured together with all others.
+    trace = stats.trace.unflatten(1, (-1, num_tokens))[:, :, -1]
+    return SolveStats(residual=residual.amax(dim=1), num_evals=num_evals.amax(dim=1), status=worst[order], trace=trace)
 
 
-_WORST = [
-    int(status) for status in (Status.NON_FINITE, Status.DIVERGED, Status.STAGNATED, Status.MAX_EVALS, Status.CONVERGED)
-]
-"""Statuses from the worst to the best."""
+_WORST = Status.NON_FINITE, Status.DIVERGED, Status.STAGNATED, Status.MAX_EVALS, Status.CONVERGED
 
 
 def solve_affine(
     operator: Callable[[Tensor], Tensor], b: Tensor, *, solver: AbstractSolver
 ) -> tuple[Tensor, SolveStats]:
-    """Solve u = operator(u) + b from b, at the scale of b, so that residuals are relative to it.
-
-    Args:
-        operator: A linear map of (B, D) matrices that acts on each row by itself.
-        b: (B, D) right-hand sides.
-        solver: Solver that sets budget, tolerance and method.
-    """
+    """Solve u = operator(u) + b from b, at the scale of b; see `AbstractLinearSolver.solve_linear`."""
     scale = row_norm(b).unsqueeze(1)
     unit = torch.where(scale == 0, 0, b / scale)
     solver = replace(solver, causal=False) if solver.causal else solver

@@ -19,13 +19,25 @@ from .._internal.unsupported import refuse_vmap
 from ._window import look
 
 
+def evaluate(
+    f: Callable[..., Any], layout: Layout, z: Tensor, inputs: Any, scales: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """Return the points as f sees them (rounded to the state's dtypes) and their images, as matrices.
+
+    The (rows, 1) scales are units of the state, and their inverses.
+    """
+    state = layout.unpack(z if scales is None else z * scales[0])
+    fz = layout.pack_image(f(state, *inputs), z.shape[0])
+    if layout.rounds:
+        z = layout.pack(state) if scales is None else layout.pack(state) * scales[1]
+    return z, fz if scales is None else fz * scales[1]
+
+
 class RunningMap:
     """Evaluates f on the rows that are still running.
 
     Args:
-        f: The map, called as f(state, *inputs).
-        layout: How states lie in matrices.
-        inputs: What f takes after the state, batched along dim 0; rows leave it with those of the state.
+        f, layout, inputs: See `_loop.solve`; rows leave inputs with those of the state.
         compact: Whether f is called on the running rows only. If not, f keeps seeing the whole batch, with finished
             rows held at their last point.
         passes_step: Whether f is told the number of the step, counted from 0, as `step=`.
@@ -42,77 +54,57 @@ class RunningMap:
         passes_step: bool = False,
         may_ask: bool = True,
     ) -> None:
-        self._f, self._layout, self._inputs, self._compact = f, layout, inputs, compact
-        self._passes_step, self._may_ask = passes_step, may_ask
-        self._num_evals = 0
-        self.has_compacted = False
-        """Whether samples have left the batch that f sees."""
-        self._rows: Tensor | None = None
-        self._whole: Tensor | None = None
-        # (rows, 1) powers of two by which states far from one in size are divided: of the whole batch, and of the rows
-        # that f sees.
-        self._whole_scale: Tensor | None = None
-        self._scale: Tensor | None = None
-        self._inverse: Tensor | None = None
-        # Images that are still in use, by where they lie in memory, and how often that had been written to.
-        self._images: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-        self._harmless: set[int] = set()
+        self._layout, self._inputs, self._compact = layout, inputs, compact
         self._is_watched = not torch.compiler.is_compiling()
         # Under inference mode tensors do not count how often they are written to; those of the solve shall.
         self._is_inference = self._is_watched and torch.is_inference_mode_enabled()
+        self._f = torch.inference_mode()(f) if self._is_inference else f
+        self._passes_step, self._may_ask, self._num_evals = passes_step, may_ask, 0
+        self.has_compacted = False
+        """Whether samples have left the batch that f sees."""
+        self.scales: tuple[Tensor, Tensor] | None = None
+        """(rows, 1) powers of two by which states far from one in size are divided, and their inverses, of the rows
+        that f sees; None where all are one."""
+        self._whole_scale: Tensor | None = None
+        self._rows: Tensor | None = None
+        self._whole = torch.empty(0)
+        # Images that are still in use, by where they lie in memory, and how often that had been written to.
+        self._images: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._harmless: set[int] = set()
 
     def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the points as f saw them (rounded to the state's dtypes) and their images, as matrices."""
-        if self._rows is None or self._whole is None:
-            return self._evaluate(z)
-        self._whole = self._whole.index_copy(0, self._rows, z)
-        seen, images = self._evaluate(self._whole)
-        return seen.index_select(0, self._rows), images.index_select(0, self._rows)
-
-    def _evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        layout = self._layout
+        layout, rows, scales = self._layout, self._rows, self.scales
+        if rows is not None:
+            self._whole = z = self._whole.index_copy(0, rows, z)
         if self._is_inference and z.is_inference():
             z = z.clone()
-        state = layout.unpack(z if self._scale is None else z * self._scale)
-        image = self._call(state)
-        fz = layout.pack_image(image, z.shape[0])
+        z, fz = evaluate(self._call, layout, z, self._inputs, scales)
         if self._is_watched:
             self._check_memory(fz, z)
-        if self._inverse is None:
-            return (layout.pack(state) if layout.rounds else z), fz
-        return (layout.pack(state) * self._inverse if layout.rounds else z), fz * self._inverse
+        return (z, fz) if rows is None else (z.index_select(0, rows), fz.index_select(0, rows))
 
-    def _call(self, state: Any) -> Any:
+    def _call(self, state: Any, *inputs: Any) -> Any:
         """Evaluate f, and explain what goes wrong."""
         self._num_evals += 1
         options = self._step()
         if not self._is_watched:
-            return self._f(state, *self._inputs, **options)
-        before = _versions(state)
-        # What numpy writes is counted nowhere. At evaluations 1, 2, 4, 8 and so on, as copying costs something.
-        copies = self._copies(state) if self._num_evals.bit_count() == 1 and self._may_ask else []
+            return self._f(state, *inputs, **options)
+        before, copies = _versions(state), []
+        if self._num_evals.bit_count() == 1 and self._may_ask and not torch._C._are_functorch_transforms_active():
+            # What numpy writes is counted nowhere. At evaluations 1, 2, 4, 8 and so on, as copying costs something.
+            copies = [leaf.detach().clone() for leaf in leaves(state) if leaf.device.type == "cpu"]
         try:
-            if self._is_inference:
-                with torch.inference_mode():
-                    image = self._f(state, *self._inputs, **options)
-            else:
-                image = self._f(state, *self._inputs, **options)
+            image = self._f(state, *inputs, **options)
         except (RuntimeError, IndexError, ValueError) as error:
             if not self.has_compacted:
                 raise
             raise RuntimeError(f"f failed once finished samples had left the batch: {error}. {COUPLED}") from error
         if self._num_evals == 1:
             refuse_vmap(leaves(image))
-        if _versions(state) != before or any(map(_differ, leaves(state) if copies else (), copies)):
-            place = _place(leaves(image)[0])
-            raise ValueError(_REUSED if place in self._images else _CHANGED)
+        if _versions(state) != before or (copies and any(map(_differ, leaves(state), copies))):
+            raise ValueError(_REUSED if _place(leaves(image)[0]) in self._images else _CHANGED)
         return image
-
-    def _copies(self, state: Any) -> list[Tensor]:
-        """Return copies of a state on the CPU to compare with."""
-        if self._layout.device.type != "cpu" or torch._C._are_functorch_transforms_active():
-            return []
-        return [leaf.detach().clone() for leaf in leaves(state)]
 
     def _step(self) -> dict[str, int]:
         """Return what tells f the step of the current evaluation, if it is told."""
@@ -126,14 +118,14 @@ class RunningMap:
         """
         if torch._C._functorch.is_functorch_wrapped_tensor(fz):  # pyright: ignore[reportAttributeAccessIssue]
             return
-        place = _place(fz)
-        version = -1 if fz.is_inference() else fz._version
+        place, version = _place(fz), -1 if fz.is_inference() else fz._version
         known = self._images.get(place)
-        earlier = None if known is None else known[0]()
-        if known is not None and earlier is not None and place and place not in self._harmless:
-            if known[1] != version or self._writes_over(earlier, z):
-                raise ValueError(_REUSED)
-            self._harmless.add(place)
+        if known is not None and place not in self._harmless:
+            earlier = known[0]()
+            if earlier is not None:
+                if known[1] != version or self._writes_over(earlier, z):
+                    raise ValueError(_REUSED)
+                self._harmless.add(place)
         self._images[place] = weakref.ref(fz), version
 
     @torch.no_grad()
@@ -151,23 +143,21 @@ class RunningMap:
 
         Multiplying by a power of two rounds nothing, so that a state of any size is solved as one of size one is.
         """
-        size = torch.maximum(z.detach().abs().amax(dim=1), fz.detach().abs().amax(dim=1))
-        limit = torch.finfo(size.dtype).max ** 0.25
+        limit = torch.finfo(z.dtype).max ** 0.25
         if may_ask:
-            least, most = look(torch.stack([torch.where(size > 0, size, 1).amin(), size.amax()]))
-            if 1 / limit < least and most < limit:
+            norms = (torch.linalg.vector_norm(matrix.detach(), dim=1) for matrix in (z, fz))
+            least, most = torch.maximum(*norms).aminmax()
+            if 1 / limit < look(least) and look(most) < limit:
                 return z, fz
+        size = torch.maximum(z.detach().abs().amax(dim=1), fz.detach().abs().amax(dim=1))
         is_far = ((size > limit) | (size < 1 / limit)) & (size > 0) & size.isfinite()
+        if may_ask and not look(is_far.any()):
+            return z, fz
         # Within what can be inverted; 0.5 is its own mantissa.
         size = torch.where(is_far, size.clamp(limit**-3.8, limit**3.8), 0.5)
         scale = torch.where(is_far, size / torch.frexp(size).mantissa, 1).unsqueeze(1)
-        self._whole_scale, self._scale, self._inverse = scale, scale, scale.reciprocal()
-        return z * self._inverse, fz * self._inverse
-
-    @property
-    def scales(self) -> tuple[Tensor, Tensor] | None:
-        """The (rows, 1) units of the states that f sees, and their inverses; None where these are one."""
-        return None if self._scale is None or self._inverse is None else (self._scale, self._inverse)
+        self._whole_scale, self.scales = scale, (scale, scale.reciprocal())
+        return z * self.scales[1], fz * self.scales[1]
 
     def unscale(self, z: Tensor) -> Tensor:
         """Return states of the whole batch in their own units."""
@@ -176,25 +166,20 @@ class RunningMap:
     def select(self, rows: Tensor, z: Tensor) -> None:
         """Go on with the given rows of the current ones, whose points (before the selection) are z."""
         if self._compact:
-            self._inputs = select_rows(self._inputs, rows)
-            if self._scale is not None and self._inverse is not None:
-                self._scale, self._inverse = (s.index_select(0, rows) for s in (self._scale, self._inverse))
+            self._inputs, self.scales = select_rows((self._inputs, self.scales), rows)
             self.has_compacted = True
-        elif self._rows is None or self._whole is None:
+        elif self._rows is None:
             self._whole, self._rows = z, rows
         else:
-            self._whole = self._whole.index_copy(0, self._rows, z)
-            self._rows = self._rows.index_select(0, rows)
+            self._whole, self._rows = self._whole.index_copy(0, self._rows, z), self._rows.index_select(0, rows)
 
 
 def _place(tensor: Tensor) -> int:
-    """Return where a tensor lies in memory."""
-    storage = tensor.untyped_storage()
+    """Return where a tensor lies in memory; of the outside of another tensor, which has no memory, what it is."""
     try:
-        return storage.data_ptr()
+        return tensor.data_ptr() or id(tensor)
     except RuntimeError:
-        # The outside of another tensor, which has no memory of its own.
-        return storage._cdata
+        return tensor.untyped_storage()._cdata
 
 
 def _versions(state: Any) -> Any:
@@ -205,7 +190,7 @@ def _versions(state: Any) -> Any:
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
-    return look(((a != b) & (a == a)).any())
+    return not look((a == b).all()) and look(((a != b) & (a == a)).any())
 
 
 _CHANGED = "f changed the state in place; it must leave its argument alone and return a new one."

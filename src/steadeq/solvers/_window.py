@@ -11,13 +11,85 @@ columns of zeros stand for what is not there yet.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .._internal.unsupported import is_exporting
 from .base import Evaluation
+
+
+class History(NamedTuple):
+    """What Anderson and Broyden remember; rows first."""
+
+    z: Tensor
+    """Point of the last evaluation."""
+    fz: Tensor
+    """Its image."""
+    g: Tensor
+    """Its residual."""
+    left: Tensor
+    """(rows, capacity, D) differences of residuals, or steps."""
+    df: Tensor
+    """Differences of images."""
+    table: Tensor
+    """(rows, capacity, capacity) inner products between differences."""
+    right: Tensor
+    """(rows, columns) inner products of the columns of `left` with g."""
+    valid: Tensor | None
+    """(rows, capacity) differences that count; None for all."""
+    was_plain: Tensor | None
+    """(rows,) rows that went back to the evaluation before; None for none."""
+
+    @classmethod
+    def begin(cls, z: Tensor, capacity: int, *, may_ask: bool) -> History:
+        """Return an empty history: with room for all columns, or none where it grows, as while autograd records."""
+        capacity = max(capacity, 0)
+        grows = torch.is_grad_enabled() or is_exporting()
+        new = z.new_empty if may_ask else z.new_zeros
+        left, df = (new(z.shape[0], 0 if grows else capacity, z.shape[1]) for _ in range(2))
+        right = z.new_zeros(z.shape[0], 0 if may_ask else capacity)
+        none = None if may_ask else torch.zeros(z.shape[0], dtype=torch.bool, device=z.device)
+        valid = None if none is None else none[:, None].repeat(1, capacity)
+        return cls(z, z, z, left, df, z.new_zeros(z.shape[0], capacity, capacity), right, valid, none)
+
+    @property
+    def capacity(self) -> int:
+        """The most columns."""
+        return self.table.shape[1]
+
+    def widen(self, more: int) -> History:
+        """Return a history with more columns of zeros."""
+        if more <= 0:
+            return self
+        left, df = (functional.pad(window, (0, 0, 0, more)) for window in (self.left, self.df))
+        table, right = functional.pad(self.table, (0, more, 0, more)), functional.pad(self.right, (0, more))
+        valid = None if self.valid is None else functional.pad(self.valid, (0, more))
+        return self._replace(left=left, df=df, table=table, right=right, valid=valid)
+
+    def forget(self, rows: Tensor) -> History:
+        """Return a history that the rows where a mask holds have lost.
+
+        The vectors themselves stay, which saves writing over all of them.
+        """
+        is_kept = ~rows[:, None]
+        valid = is_kept.repeat(1, self.capacity) if self.valid is None else self.valid & is_kept
+        table, right = torch.where(rows[:, None, None], 0, self.table), torch.where(rows[:, None], 0, self.right)
+        return self._replace(table=table, right=right, valid=valid)
+
+    def go_back(self, at: Evaluation) -> tuple[History, Evaluation]:
+        """Put rejected rows back to the evaluation before; return the history without theirs, and the evaluation.
+
+        With the old evaluation in place of the new one all differences vanish, so that an accelerated step becomes a
+        plain one. A row whose last step was already plain has nothing to go back to and is accepted as it is.
+        """
+        if at.rejected is None:
+            return (self if self.was_plain is None else self._replace(was_plain=None)), at
+        rows = at.rejected if self.was_plain is None else at.rejected & ~self.was_plain
+        z, fz, g = (torch.where(rows[:, None], old, new) for old, new in zip(self[:3], at[:3], strict=True))
+        return self.forget(rows)._replace(was_plain=rows), at._replace(z=z, fz=fz, g=g)
 
 
 class Slot:
@@ -51,20 +123,18 @@ class Slot:
 
     def push(self, window: Tensor, new: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
         """Write new - old over the oldest column; return the window and the difference."""
+        is_kept = torch.is_grad_enabled() or is_exporting()
+        if not is_kept and isinstance(self.index, int):
+            return window, torch.sub(new, old, out=window.select(1, self.index))
+        difference = new - old
+        column = difference.unsqueeze(1)
         if isinstance(self.index, Tensor):
-            difference = new - old
-            place = self.index.reshape(1)
-            if torch.is_grad_enabled():
-                return window.index_copy(1, place, difference.unsqueeze(1)), difference
-            return window.index_copy_(1, place, difference.unsqueeze(1)), difference
-        if self.index == window.shape[1]:
-            difference = new - old
-            return torch.cat([window, difference.unsqueeze(1)], dim=1), difference
-        if torch.is_grad_enabled() or is_exporting():
             # What a backward pass needs must not be overwritten.
-            difference = new - old
-            return window.select_scatter(difference, 1, self.index), difference
-        return window, torch.sub(new, old, out=window.select(1, self.index))
+            write = window.index_copy if is_kept else window.index_copy_
+            return write(1, self.index.reshape(1), column), difference
+        if self.index == window.shape[1]:
+            return torch.cat([window, column], dim=1), difference
+        return window.select_scatter(difference, 1, self.index), difference
 
     def write(self, table: Tensor, row: Tensor, column: Tensor) -> Tensor:
         """Set row and column of the newest vector in a (B, capacity, capacity) table; the row wins at their corner."""
@@ -92,49 +162,12 @@ class Slot:
 
     def renew(self, valid: Tensor | None) -> Tensor | None:
         """Return which columns of each row count, once the newest has been written."""
-        if valid is None:
-            return None
-        return self.set(valid, torch.ones_like(valid[:, 0]))
-
-
-def new_window(z: Tensor, capacity: int, *, may_ask: bool) -> Tensor:
-    """Return an empty window: room for all columns, or none where it grows with each, as while autograd records."""
-    if torch.is_grad_enabled() or is_exporting():
-        return z.new_empty(z.shape[0], 0, z.shape[1])
-    shape = z.shape[0], max(capacity, 0), z.shape[1]
-    return z.new_empty(shape) if may_ask else z.new_zeros(shape)
+        return None if valid is None else self.set(valid, torch.ones_like(valid[:, 0]))
 
 
 def only(products: Tensor, valid: Tensor | None) -> Tensor:
     """Return (B, size) products with columns, zero for those that do not count."""
     return products if valid is None else torch.where(valid[:, : products.shape[1]], products, 0)
-
-
-def forget(rows: Tensor, table: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return table and valid columns after the rows where a mask holds have lost their history.
-
-    The vectors themselves stay, which saves writing over all of them.
-    """
-    is_kept = ~rows[:, None]
-    valid = is_kept.repeat(1, table.shape[1]) if valid is None else valid & is_kept
-    return torch.where(rows[:, None, None], 0, table), valid
-
-
-def go_back(
-    rejected: Tensor, was_plain: Tensor | None, *pairs: tuple[Tensor, Tensor]
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Put rejected rows back to the evaluation before; return which rows that is done for, and the matrices.
-
-    With the old evaluation in place of the new one all differences vanish, so that an accelerated step becomes a plain
-    one. A row whose last step was already plain has nothing to go back to and is accepted as it is.
-
-    Args:
-        rejected: (B,) rows that are rejected.
-        was_plain: (B,) rows whose last step was plain because of that, or None for none.
-        *pairs: Old and new matrices.
-    """
-    goes_back = rejected if was_plain is None else rejected & ~was_plain
-    return goes_back, tuple(torch.where(goes_back[:, None], old, new) for old, new in pairs)
 
 
 def products(window: Tensor, vector: Tensor) -> Tensor:
@@ -158,20 +191,20 @@ def look(number: Tensor) -> Any:
 
 
 def solve_small(table: Tensor, right: Tensor, *, may_ask: bool = True) -> Tensor:
-    """Solve (B, m, m) systems for (B, m) right-hand sides; a row without a finite solution becomes zero.
+    """Solve (B, m, m) systems for (B, m) right-hand sides; a row without a finite solution becomes zero."""
+    weights = solve_any(table, right)
+    return weights if may_ask and math.isfinite(look(weights.sum())) else finite_rows(weights)
 
-    Args:
-        table: The matrices.
-        right: The right-hand sides.
-        may_ask: Whether the host may look at the solution, which saves work if it is finite.
-    """
+
+def solve_any(table: Tensor, right: Tensor) -> Tensor:
+    """Solve (B, m, m) systems for (B, m) right-hand sides, of which some may have no finite solution."""
     if is_exporting():
-        weights = _eliminate(table, right, range(table.shape[1]), least=0.0)
-    else:
-        weights = torch.linalg.solve_ex(table, right.unsqueeze(2))[0].squeeze(2)
-    if may_ask and math.isfinite(look(weights.sum())):
-        return weights
-    # A row is kept or dropped as a whole.
+        return _eliminate(table, right, range(table.shape[1]), least=0.0)
+    return torch.linalg.solve_ex(table, right.unsqueeze(2))[0].squeeze(2)
+
+
+def finite_rows(weights: Tensor) -> Tensor:
+    """Return weights in which a row is kept or dropped as a whole."""
     return torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0)
 
 
@@ -179,7 +212,7 @@ LEAST_PIVOT = 100.0
 """Squared sine of a column's angle to newer ones, in epsilons, below which the column is left out."""
 
 
-def solve_gram(gram: Tensor, right: Tensor, newest: int | Tensor, floor: Tensor, *, may_ask: bool) -> Tensor:
+def solve_gram(gram: Tensor, right: Tensor, newest: int | Tensor, norm: Tensor, *, may_ask: bool) -> Tensor:
     """Solve (B, m, m) systems of inner products of columns, leaving out those that tell nothing.
 
     That is a column that depends on newer ones, as what is left of it, once these are projected out, is close to what
@@ -190,21 +223,26 @@ def solve_gram(gram: Tensor, right: Tensor, newest: int | Tensor, floor: Tensor,
         gram: Inner products of the columns with each other, in the order of slots.
         right: (B, m) inner products with the right-hand side.
         newest: The slot of the newest column.
-        floor: (B, 1) squared length up to which a column is rounding.
+        norm: (B,) length of which a column is rounding up to eps.
         may_ask: Whether the host may look at the pivots, which saves work if no column is left out.
     """
-    least = LEAST_PIVOT * torch.finfo(gram.dtype).eps
+    eps = torch.finfo(gram.dtype).eps
+    least = LEAST_PIVOT * eps
     if torch.compiler.is_compiling():
-        return _solve_without_dependent(gram, right, newest, floor, least)
+        return _solve_without_dependent(gram, right, newest, (eps * norm).square().unsqueeze(1), least)
     factor, info = torch.linalg.cholesky_ex(gram)
-    squares, diagonal = factor.diagonal(dim1=1, dim2=2).square(), gram.diagonal(dim1=1, dim2=2)
-    # Of a column at the floor the quotient is `least` at most. Where a factorization failed, info is at least 1, and
-    # quotients are at most 1.
-    lowest = (squares / torch.add(diagonal, floor, alpha=1 / least)).amin(dim=1) - info
-    if may_ask and look(lowest.amin()) > least:
-        return torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
+    pivots, diagonal = factor.diagonal(dim1=1, dim2=2), gram.diagonal(dim1=1, dim2=2)
+    if may_ask:
+        # Negative where squared pivots exceed both their least part of the diagonal and rounding.
+        lengths = norm.unsqueeze(1)
+        excess = torch.addcmul(diagonal, lengths, lengths, value=eps * eps / least)
+        excess = torch.addcmul(excess, pivots, pivots, value=-1 / least).amax()
+        if look(excess) < 0 and not look(info.any()):
+            return torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
     # Each row goes its own way, so that none depends on its neighbors; no garbage of failed rows enters a graph.
-    is_regular = (((squares / diagonal).amin(dim=1) - info > least) & (diagonal > floor).all(dim=1)).unsqueeze(1)
+    floor = (eps * norm).square().unsqueeze(1)
+    is_regular = (pivots.square() / diagonal).amin(dim=1) - info > least
+    is_regular = (is_regular & (diagonal > floor).all(dim=1)).unsqueeze(1)
     eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
     factor, _ = torch.linalg.cholesky_ex(torch.where(is_regular.unsqueeze(2), gram, eye))
     regular = torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
@@ -228,8 +266,7 @@ def _solve_without_dependent(gram: Tensor, right: Tensor, newest: int | Tensor, 
     else:
         order = [(newest - age) % size for age in range(size)]
         weights = _eliminate(cosines, right * scales, order, least=least)
-    weights = weights * scales
-    return torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0)
+    return finite_rows(weights * scales)
 
 
 def _eliminate(table: Tensor, right: Tensor, order: Any, *, least: float) -> Tensor:

@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._internal.validation import check_count, check_step_length
-from ._window import Slot, combine, forget, go_back, new_window, only, solve_gram
-from .base import AbstractSolver, Evaluation
-
-
-class AndersonState(NamedTuple):
-    """What Anderson remembers."""
-
-    fz: Tensor
-    """Image of the last evaluation."""
-    g: Tensor
-    """Its residual."""
-    dg: Tensor
-    """(rows, capacity, D) differences of residuals."""
-    df: Tensor
-    """Differences of images."""
-    gram: Tensor
-    """(rows, capacity, capacity) inner products of differences of residuals."""
-    valid: Tensor | None
-    """(rows, capacity) differences that count; None for all."""
-    was_plain: Tensor | None
-    """(rows,) rows that went back to the evaluation before; None for none."""
+from ._progress import norms
+from ._window import History, Slot, combine, look, only, solve_gram
+from .base import WINDOW, AbstractSolver, Evaluation
+from .broyden import Broyden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +41,10 @@ class Anderson(AbstractSolver):
     """Ridge term of the least-squares problem for the weights, relative to its squared columns; 0 (none) is usually
     best."""
 
+    handover: bool = False
+    """Go over to Broyden's method, sample by sample, once ten evaluations leave more than 30% of its residual: solves
+    more where the spectral radius is close to 1, at two more states of memory for each evaluation from then on."""
+
     max_growth = 100.0
     max_stalled_windows = math.inf
 
@@ -68,43 +55,74 @@ class Anderson(AbstractSolver):
         if not 0 <= self.ridge < float("inf"):
             raise ValueError(f"ridge is {self.ridge!r}; it must be a finite number >= 0.")
 
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> AndersonState:
+    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> History | Handover:
         """Return an empty history."""
         # No more columns than the budget can fill: evaluation k brings column k - 1, and the last evaluation none. Nor
         # more than dimensions: beyond them columns are dependent, and the oldest would only blur the newest.
-        capacity = max(min(self.memory - 1, self.max_evals - 2, z.shape[1]), 0)
-        nothing = torch.zeros_like(z)
-        return AndersonState(
-            fz=nothing,
-            g=nothing,
-            dg=new_window(z, capacity, may_ask=may_ask),
-            df=new_window(z, capacity, may_ask=may_ask),
-            gram=z.new_zeros(z.shape[0], capacity, capacity),
-            valid=None if may_ask else torch.zeros(z.shape[0], capacity, dtype=torch.bool, device=z.device),
-            was_plain=None if may_ask else torch.zeros(z.shape[0], dtype=torch.bool, device=z.device),
-        )
+        history = History.begin(z, min(self.memory - 1, self.max_evals - 2, z.shape[1]), may_ask=may_ask)
+        if not self.handover:
+            return history
+        other = None if may_ask else History.begin(z, self.max_evals - 1, may_ask=False)
+        level = z.new_full(z.shape[:1], math.inf)
+        return Handover(history, other, 1, level, torch.zeros_like(level, dtype=torch.bool))
 
-    def step(self, state: AndersonState, at: Evaluation) -> tuple[AndersonState, Tensor]:
+    def step(self, state: Any, at: Evaluation) -> tuple[Any, Tensor]:
         """Return f(z) - dF w, and the history with the newest differences."""
-        fz, g, capacity = at.fz, at.g, state.gram.shape[1]
-        if at.is_first or capacity < 1:
-            return state._replace(fz=fz, g=g), fz if self.mixing == 1 else fz - (1 - self.mixing) * g
-        gram, valid, was_plain = state.gram, state.valid, None
-        if at.rejected is not None:
-            was_plain, (fz, g) = go_back(at.rejected, state.was_plain, (state.fz, fz), (state.g, g))
-            gram, valid = forget(was_plain, gram, valid)
-        slot = Slot(at, capacity)
-        dg, newest = slot.push(state.dg, g, state.g)
+        return state.step(self, at) if isinstance(state, Handover) else self.accelerate(state, at)
+
+    def accelerate(self, state: History, at: Evaluation) -> tuple[History, Tensor]:
+        """Make a step of Anderson's method."""
+        if at.is_first or state.capacity < 1:
+            return History(*at[:3], *state[3:]), at.fz if self.mixing == 1 else at.fz - (1 - self.mixing) * at.g
+        state, at = state.go_back(at)
+        fz, g, slot = at.fz, at.g, Slot(at, state.capacity)
+        dg, newest = slot.push(state.left, g, state.g)
         df, _ = slot.push(state.df, fz, state.fz)
-        valid = slot.renew(valid)
-        row = only(slot.products(dg, newest), valid)
-        gram = slot.write(gram, row, row)
-        system = slot.square(gram)
+        valid = slot.renew(state.valid)
+        row, right = only(slot.products(dg, newest), valid), slot.products(dg, g)
+        table = slot.write(state.table, row, row)
+        system = slot.square(table)
         if self.ridge:
-            system = system * (1 + self.ridge * torch.eye(slot.size, dtype=gram.dtype, device=gram.device))
-        floor = (torch.finfo(at.norm.dtype).eps * at.norm).square().unsqueeze(1)
-        weights = solve_gram(system, slot.products(dg, g), slot.index, floor, may_ask=at.may_ask)
+            system = system * (1 + self.ridge * torch.eye(slot.size, dtype=g.dtype, device=g.device))
+        weights = solve_gram(system, right, slot.index, at.norm, may_ask=at.may_ask)
         following = combine(fz, weights, slot.filled(df), scale=-1.0)
         if self.mixing != 1:
             following = following - (1 - self.mixing) * combine(g, weights, slot.filled(dg), scale=-1.0)
-        return AndersonState(fz, g, dg, df, gram, valid, was_plain), following
+        return History(at.z, fz, g, dg, df, table, right, valid, state.was_plain), following
+
+
+class Handover(NamedTuple):
+    """Anderson's history, and Broyden's for the rows that have gone over to it."""
+
+    history: History
+    other: History | None
+    """That of Broyden; None as long as no row needs it."""
+    start: int
+    """Evaluation at which the latter began."""
+    level: Tensor
+    """(rows,) norms of the residuals at the last test."""
+    is_over: Tensor
+    """(rows,) which rows have gone over."""
+
+    def step(self, solver: Anderson, at: Evaluation) -> tuple[Handover, Tensor]:
+        """Make a step of the method of each row."""
+        history, following = solver.accelerate(self.history, at)
+        _, other, start, level, is_over = self
+        is_due, goes_over = at.number % WINDOW == 0, None
+        if isinstance(is_due, Tensor) or is_due:
+            norm = norms(at.g, at.prefix)
+            goes_over = (norm > _STALLED * level) & ~is_over & is_due
+            level, is_over = torch.where(torch.as_tensor(is_due, device=norm.device), norm, level), is_over | goes_over
+            if other is None and look(goes_over.any()):
+                other, start = History.begin(at.z, max(int(at.num_left), 1), may_ask=True), int(at.number)
+        if other is not None:
+            other, points = Broyden().step(other, at._replace(number=at.number - start + 1))
+            if goes_over is not None:
+                # A row begins anew, as if it were alone.
+                other, points = other.forget(goes_over), torch.where(goes_over[:, None], at.fz, points)
+            following = torch.where(is_over[:, None], points, following)
+        return Handover(history, other, start, level, is_over), following
+
+
+_STALLED = 0.3
+"""Part of a residual that is left after as many evaluations as there are between two tests, of a row that stalls."""

@@ -79,8 +79,19 @@ class AbstractLinearSolver(NamedOptions, ABC):
     """Number of evaluations between checks whether all samples are done; each check makes the host wait for the device.
     None for 1 on the CPU and 4 elsewhere."""
 
+    patience = 1
+    max_growth: ClassVar[float] = math.inf
+    """A sample whose ‖f(z) - z‖ exceeds its best by this factor is marked as rejected; see `_progress` for the measure.
+    """
+    max_stalled_windows: ClassVar[float] = 3
+    """Number of windows of evaluations without progress after which a sample ends. Infinite for methods whose residuals
+    may rise for long before they fall; at the rounding limit one window ends a sample in any case."""
+    returns_image: ClassVar[bool] = False
+    """Whether the state of a solve is the image of the last evaluation, and not its point."""
+
     def __post_init__(self) -> None:
         check_count("max_evals", self.max_evals)
+        check_count("patience", self.patience)
         if self.check_every is not None:
             check_count("check_every", self.check_every)
         if not self.tol >= 0 or math.isinf(self.tol):
@@ -94,6 +105,10 @@ class AbstractLinearSolver(NamedOptions, ABC):
         """Return the solver with another tolerance."""
         return replace(self, tol=tol)
 
+    def num_quiet_windows(self, dim: int) -> int:
+        """Return how many windows may pass without progress by design for states of `dim` elements."""
+        return 1
+
     @abstractmethod
     def solve_linear(self, operator: Callable[[Tensor], Tensor], b: Tensor) -> tuple[Tensor, SolveStats]:
         """Solve u = operator(u) + b for each row.
@@ -103,7 +118,7 @@ class AbstractLinearSolver(NamedOptions, ABC):
             b: (B, D) right-hand sides.
 
         Returns:
-            The (B, D) solution, and how the solve went.
+            The (B, D) solution, and how the solve went; residuals are relative to b.
         """
 
 
@@ -133,32 +148,13 @@ class AbstractSolver(AbstractLinearSolver):
     """Treat dim 1 of the state as time and compute weights, best iterate and stop of a token only from that token and
     earlier ones, so that a causal cell stays causal and no state depends on later tokens."""
 
-    max_growth: ClassVar[float] = math.inf
-    """A sample whose ‖f(z) - z‖ exceeds its best by this factor is marked as rejected; see `Scale` for the measure."""
-    max_stalled_windows: ClassVar[float] = 3
-    """Number of windows of evaluations without progress after which a sample ends. Infinite for methods whose residuals
-    may rise for long before they fall; at the rounding limit one window ends a sample in any case."""
     always_asks: ClassVar[bool] = False
     """Whether a step reads numbers on the host even if `may_ask` is False, so that it can be neither compiled nor
     exported."""
     is_loop: ClassVar[bool] = False
     """Whether the method is a plain loop over f, which returns the last state and not the best when it is unrolled."""
-    returns_image: ClassVar[bool] = False
-    """Whether the state of a solve is the image of the last evaluation, and not its point."""
-    passes_step: ClassVar[bool] = False
+    pass_step = False
     """Whether f is called with the number of the step, from 0 on, as `step=`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("patience", self.patience)
-
-    def num_quiet_windows(self, dim: int) -> int:
-        """Return how many windows may pass without progress by design, as while a basis is built.
-
-        Args:
-            dim: Number of elements of a state.
-        """
-        return 1
 
     @abstractmethod
     def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Any:
@@ -171,14 +167,9 @@ class AbstractSolver(AbstractLinearSolver):
         """
 
     def widen(self, state: Any, num_evals: int) -> Any:
-        """Return a state with room for what so many evaluations bring.
+        """Return a state with room for what so many evaluations bring, for methods whose state grows with the budget.
 
-        Compiled solves, whose tensors have one shape for several steps, ask for it between them. Only methods whose
-        state grows with the budget have something to do.
-
-        Args:
-            state: What `init` or a step returned.
-            num_evals: Number of evaluations for which there must be room.
+        Compiled solves, whose tensors have one shape for several steps, ask for it between them.
         """
         return state
 

@@ -20,19 +20,10 @@ class AbstractDepth(ABC):
 
     @abstractmethod
     def sample(self, rng: random.Random) -> int:
-        """Return a number of evaluations, at least 1.
-
-        Args:
-            rng: Source of randomness.
-        """
+        """Return a number of evaluations, at least 1."""
 
     def draw(self, step: int, *, seed: int = 0) -> int:
-        """Return the number of evaluations of a step, at least 1.
-
-        Args:
-            step: The training step.
-            seed: Seed of the run.
-        """
+        """Return the number of evaluations of a training step, at least 1, in a run of a seed."""
         return self.sample(random.Random(f"{seed}/depth/{step}"))
 
 

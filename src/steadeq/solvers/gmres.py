@@ -12,7 +12,7 @@ from .._internal.norms import row_norm
 from .._internal.validation import check_count
 from ..equilibrium import SolveStats, Status
 from ._krylov import Arnoldi, LeastResidual, unit
-from ._progress import Progress, Rules, Seen
+from ._progress import Progress, Seen
 from ._window import combine, look
 from .base import WINDOW, AbstractLinearSolver
 
@@ -44,28 +44,21 @@ class GMRES(AbstractLinearSolver):
         if self.memory is not None:
             check_count("memory", self.memory)
 
+    def num_quiet_windows(self, dim: int) -> int:
+        """Return the windows of one Krylov space, in which the residual may stand still up to the last product."""
+        return 1 + min(self.memory or self.max_evals, dim) // WINDOW
+
     def solve_linear(self, operator: Callable[[Tensor], Tensor], b: Tensor) -> tuple[Tensor, SolveStats]:
-        """Solve u = operator(u) + b for each row.
-
-        Args:
-            operator: A linear map of (B, D) matrices that acts on each row by itself.
-            b: (B, D) right-hand sides.
-
-        Returns:
-            The (B, D) solution, and how the solve went; residuals are ‖r‖ / ‖b‖.
-        """
+        """Solve u = operator(u) + b for each row."""
         memory = self.memory or self.max_evals
         scale = row_norm(b)
         u, rest = torch.zeros_like(b), unit(b, scale)
         kept = torch.zeros_like(scale)
         eps = torch.finfo(b.dtype).eps
-        # Within one Krylov space the residual may stand still up to the last product.
-        num_quiet_windows = 1 + min(memory, b.shape[1]) // WINDOW
         # Kept of the best residual: with how many products it was reached.
         num_products = torch.zeros_like(scale).unsqueeze(1)
         start = (scale != 0).to(scale.dtype)
-        rules = Rules(num_quiet_windows=num_quiet_windows, floor=100 * eps)
-        progress = Progress(num_products, self, rules, residual=start)
+        progress = Progress(num_products, self, dim=b.shape[1], eps=eps, residual=start)
         counts = torch.arange(1, self.max_evals + 1, dtype=scale.dtype, device=scale.device).unbind()
         while progress.goes_on:
             num_before = progress.num_evals

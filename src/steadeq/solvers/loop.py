@@ -47,11 +47,6 @@ class Loop(AbstractSolver):
         object.__setattr__(self, "max_evals", self.num_steps)
         super().__post_init__()
 
-    @property
-    def passes_step(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether f is called with the number of the step."""
-        return self.pass_step
-
     def with_max_evals(self, max_evals: int) -> Loop:
         """Return a loop of another number of steps."""
         return replace(self, num_steps=max_evals)

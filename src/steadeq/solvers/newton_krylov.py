@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._internal.validation import check_count
-from ._krylov import minimize_residual, orthogonalize_again, reciprocal, rotation, unit
+from ._krylov import minimize_residual, orthogonalize_again, rotation, unit
 from ._window import combine, look, products, weighted_sum
 from .base import WINDOW, AbstractSolver, Evaluation
 
@@ -134,7 +134,7 @@ class NewtonKrylov(AbstractSolver):
         mask = accepted[:, None]
         image_norm = torch.linalg.vector_norm(at.fz, dim=1)
         # Solving the linear system beyond the tolerance of the solve would be wasted.
-        least_forcing = 0.5 * at.tol * image_norm * reciprocal(norm)
+        least_forcing = unit((0.5 * at.tol * image_norm)[:, None], norm)[:, 0]
         ratio = (norm / state.base_norm).nan_to_num(1.0)
         forcing = torch.where(state.base_norm.isinf(), 0.3, (0.9 * ratio.square()).clamp(0.01, 0.9))
         forcing = torch.maximum(forcing, least_forcing.clamp(max=0.9))
@@ -162,7 +162,7 @@ class NewtonKrylov(AbstractSolver):
     def _probe(self, state: NewtonState, at: Evaluation) -> tuple[NewtonState, Tensor]:
         """Extend the basis of probing rows; return also the rows whose linear system is solved well enough."""
         probing, memory = state.is_probing, state.hessenberg.shape[2]
-        image = (at.fz - state.base_image) * reciprocal(state.length)[:, None]
+        image = unit(at.fz - state.base_image, state.length)
         along = products(state.basis, image)
         rest = combine(image, along, state.basis, scale=-1.0)
         along, rest, norm = orthogonalize_again(state.basis, along, rest)
