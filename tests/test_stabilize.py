@@ -63,7 +63,7 @@ def test_the_snippets_of_the_page_run(capsys):
     assert len(blocks) == 2
     for block in blocks:
         exec(compile(block, "stabilize.md", "exec"), names)
-    assert "afe to iterate" in capsys.readouterr().out
+    assert "settles:" in capsys.readouterr().out
     assert all(parameter.grad is not None for parameter in names["block"].parameters())
 
 
