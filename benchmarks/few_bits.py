@@ -109,14 +109,14 @@ def rounded(model: nn.Module, bits: int | None) -> Iterator[nn.Module]:
         parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
 
 
-def accuracies(model: nn.Module, num_bits: int) -> dict[str, float]:
+def accuracies(model: Any, num_bits: int) -> dict[str, float]:
     """Return the share of 128 strings that are right, after each number of evaluations."""
     torch.manual_seed(1234)
     scores = example.accuracy(model, num_bits=num_bits, depths=[DEPTH * factor for factor in FACTORS], count=128)
     return {str(depth // DEPTH): score for depth, score in scores.items()}
 
 
-def gain(model: nn.Module, num_bits: int, num_samples: int = 2) -> dict[str, float]:
+def gain(model: Any, num_bits: int, num_samples: int = 2) -> dict[str, float]:
     """Return the mean gain and spectral radius of the exact Jacobian at the state after 12 evaluations."""
     torch.manual_seed(99)
     bits, _ = example.draw_strings(num_samples, num_bits)
@@ -134,7 +134,7 @@ def gain(model: nn.Module, num_bits: int, num_samples: int = 2) -> dict[str, flo
     return {"gain": mean(gains), "radius": mean(radii)}
 
 
-def tune(model: nn.Module, bits: int, num_bits: int, seed: int) -> None:
+def tune(model: Any, bits: int, num_bits: int, seed: int) -> None:
     """Train on, in place, with weights rounded in the forward pass."""
     torch.manual_seed(1000 + seed)
     with rounded(model, bits):

@@ -192,7 +192,7 @@ def effect(name: str, seed: int) -> dict[str, float]:
     result: dict[str, float] = {}
     with torch.no_grad():
         x = model.embed(bits)
-        carry = example.Carry(torch.zeros_like(x), torch.zeros_like(x))
+        carry = kept = example.Carry(torch.zeros_like(x), torch.zeros_like(x))
         for number in range(1, 16 * NUM_CYCLES + 1):
             before, carry = carry, model.cycle(carry, x)
             if number in (NUM_CYCLES, 16 * NUM_CYCLES):
@@ -200,7 +200,8 @@ def effect(name: str, seed: int) -> dict[str, float]:
                 moved = (carry.high - before.high).norm() / carry.high.norm()
                 result |= {f"right at {number}": right.double().mean().item(), f"moved at {number}": moved.item()}
             if number == NUM_CYCLES:
-                first = example.Carry(carry.high[:16], carry.low[:16])
+                kept = carry
+    first = example.Carry(kept.high[:16], kept.low[:16])
     eq = Equilibrium.at(model.cycle, first, x[:16].detach())
     dim = first.high[0].numel() * 2
     result["norm"] = frobenius_norm(eq, num_probes=8).value.square().mean().item() / dim
