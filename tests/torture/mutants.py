@@ -504,13 +504,6 @@ MUTANTS = (
         tests=(f"{_EDGES}::TestStateWrittenOver",),
     ),
     Mutant(
-        name="what numpy writes is looked for once",
-        file="solvers/_map.py",
-        old="self._num_evals.bit_count() == 1",
-        new="self._num_evals == 1",
-        tests=(f"{_EDGES}::TestStateWrittenOver",),
-    ),
-    Mutant(
         name="nothing is watched in inference mode",
         file="solvers/_loop.py",
         old="if not is_traced and torch.is_inference_mode_enabled():",

@@ -91,8 +91,8 @@ class RunningMap:
         if not self._is_watched:
             return self._f(state, *inputs, **options)
         before, copies = _versions(state), []
-        if self._num_evals.bit_count() == 1 and self._may_ask and not torch._C._are_functorch_transforms_active():
-            # What numpy writes is counted nowhere. At evaluations 1, 2, 4, 8 and so on, as copying costs something.
+        if self._num_evals == 1 and self._may_ask and not torch._C._are_functorch_transforms_active():
+            # What numpy writes is counted nowhere.
             copies = [leaf.detach().clone() for leaf in leaves(state) if leaf.device.type == "cpu"]
         try:
             image = self._f(state, *inputs, **options)
