@@ -33,7 +33,7 @@ from steadeq.jacobian._products import linearize
 from steadeq.lab import recipes
 from steadeq.lab.cli.main import main as steadeq
 from steadeq.lab.data import read_samples
-from steadeq.lab.loading import build_model, load_model
+from steadeq.lab.run.loading import build_model, load_model
 from steadeq.lab.train.adapter import ModelAdapter
 
 README = Path(__file__).parent / "README.md"

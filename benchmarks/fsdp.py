@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from steadeq import GMRES, Anderson, ConvergenceWarning, Implicit, JacobianRegularizer
-from steadeq.lab.shards import is_sharded
+from steadeq.lab.run.shards import is_sharded
 from steadeq.lab.tasks import LanguageModeling
 from steadeq.lab.train import Process
 from steadeq.lab.train.metrics import forget_peak_memory, peak_memory

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from steadeq import Anderson, Broyden, Picard, load_model, models
 from steadeq.lab.data import read_samples
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.record import RunRecord
 from steadeq.models import MDEQClassifier
 
 HERE = Path(__file__).parent

@@ -18,8 +18,8 @@ import torch
 
 from steadeq import Anderson, spectral_radius
 from steadeq.lab.data import read_samples
-from steadeq.lab.loading import load_trained
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.loading import load_trained
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.train import Process
 from steadeq.models import AbstractEquilibriumModel
 from steadeq.paper.variant import measure

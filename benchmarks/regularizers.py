@@ -55,7 +55,7 @@ from steadeq.adjoints import AbstractAdjoint
 from steadeq.jacobian import AbstractRegularizer
 from steadeq.lab import recipes
 from steadeq.lab.data import read_samples
-from steadeq.lab.loading import build_model
+from steadeq.lab.run.loading import build_model
 from steadeq.lab.train.adapter import ModelAdapter
 from steadeq.solvers import AbstractSolver
 

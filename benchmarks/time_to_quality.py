@@ -32,8 +32,8 @@ from steadeq import GMRES, Implicit, OneStep, Phantom, Picard, Reversible, Unrol
 from steadeq.adjoints import AbstractAdjoint
 from steadeq.lab import recipes
 from steadeq.lab.config import TrainConfig
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.runner import complete_run
-from steadeq.lab.runs import RunRecord
 from steadeq.lab.train.display import choose_display
 
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from steadeq.lab import recipes
-from steadeq.lab.folder import RunFolder
+from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.train import Trainer
 from steadeq.lab.train.profile import SECTIONS, Profile
 

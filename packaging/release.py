@@ -30,6 +30,7 @@ def main() -> None:
     for name, pattern in (
         ("src/steadeq/__init__.py", f'__version__ = "{version}"'),
         ("CITATION.cff", f"version: {version}"),
+        ("docs/citing.md", f"version = {{{version}}}"),
     ):
         require(pattern in (ROOT / name).read_text(encoding="utf-8"), f"{name} does not say {pattern}")
     shutil.rmtree(DIST, ignore_errors=True)

@@ -40,7 +40,7 @@ from steadeq import (
     spectral_penalty,
     spectral_radius,
 )
-from steadeq.lab.folder import RunFolder
+from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.train import Process, Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")

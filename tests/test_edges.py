@@ -122,6 +122,13 @@ class TestRowsThatSeeEachOther:
         with pytest.raises(ValueError, match="batch_dims=0"):
             backward(eq.z.pow(3).sum(), x)
 
+    def test_a_tie_that_is_weak_beside_rounding_is_noticed(self):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        f = lambda z, x: 0.5 * torch.tanh(z) + 1e-4 * z.mean(dim=0, keepdim=True) + x  # noqa: E731
+        z = fixed_point(f, torch.zeros_like(x), x, compact=False).z
+        with pytest.raises(ValueError, match="batch_dims=0"):
+            z.pow(3).sum().backward()
+
     def test_rows_that_begin_to_see_each_other_are_noticed_at_no_cost(self):
         cell = Gated(self.weight, 2, 9)
         products = []

@@ -146,7 +146,7 @@ def test_estimates_of_a_solved_and_of_a_given_equilibrium_agree(estimate):
     ids=["map", "state", "nothing", "tuple"],
 )
 def test_estimates_refuse_what_is_no_equilibrium(estimate, given, kind):
-    with pytest.raises(TypeError, match=rf"^eq is a {kind}; it must be an Equilibrium: .*Equilibrium\.at\(.*\.$"):
+    with pytest.raises(TypeError, match=rf"^eq is a {kind}; it must be an Equilibrium\. .*Equilibrium\.at\(.*\.$"):
         estimate(given)
 
 
@@ -216,9 +216,9 @@ def test_a_class_instead_of_a_cell_is_refused():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: JacobianRegularizer(0.3), r"by name, as in JacobianRegularizer\(weight=0\.3\)\.$"),
+        (lambda: JacobianRegularizer(0.3), r"keyword arguments only, as in JacobianRegularizer\(weight=0\.3\)\.$"),
         (lambda: JacobianRegularizer(wieght=0.3), r"no option 'wieght'; it has weight, .* Did you mean 'weight'\?$"),
-        (lambda: Linear(2.0), r"^Linear takes its options by name"),
+        (lambda: Linear(2.0), r"^Linear takes keyword arguments only"),
     ],
 )
 def test_options_without_a_name_or_with_a_wrong_one_are_told_in_a_sentence(make, message):

@@ -41,6 +41,7 @@ def python_of(page):
         ("docs/how-to-choose.md", "of 8 samples converged"),
         ("docs/integrations.md", "forward_evals"),
         ("docs/models.md", "torch.Size([2, 100])"),
+        ("docs/repair.md", "settles:"),
         ("docs/not-converging.md", "forward: 32 of 32 samples converged"),
         pytest.param("docs/performance.md", "torch.Size([32, 64])", marks=pytest.mark.slow),
     ],

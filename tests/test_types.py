@@ -1,4 +1,4 @@
-"""Type checkers accept what users write: a script with annotations, and the snippets of the README."""
+"""Type checkers accept what users write: an annotated script, and snippets of the README and on integrations."""
 
 import re
 import runpy
@@ -31,6 +31,7 @@ CHECKERS = {
 def test_scripts_of_users_are_accepted_and_mistakes_reported(name, tmp_path):
     files = {"script.py": SCRIPT.read_text(encoding="utf-8")}
     files |= {f"readme_{index}.py": block for index, block in enumerate(python_of("README.md"))}
+    files["integrations.py"] = "\n".join(python_of("docs/integrations.md"))
     files["mistakes.py"] = MISTAKES
     for file, text in files.items():
         (tmp_path / file).write_text(text, encoding="utf-8")

@@ -16,6 +16,7 @@ from steadeq import (
     spectral_radius,
 )
 from steadeq.integrations import Monitor
+from steadeq.integrations.torchdeq import get_deq
 from steadeq.models import ToyDEQ
 
 
@@ -49,6 +50,12 @@ rho: Tensor = spectral_radius(given).value
 plain: Equilibrium = given
 state: Tensor = ToyDEQ().solve(torch.zeros(2, 1))[1].z
 monitor = Monitor(JacobianRegularizer(weight=0.1))
+monitor.begin(0)
+output: Tensor = DEQ(Cell())(torch.ones(2, 4))
+penalty: Tensor = monitor.penalty()
+numbers: dict[str, float] = monitor.end()
+states, info = get_deq(f_max_iter=8)(torch.cos, torch.zeros(2, 4))
+last: Tensor = states[-1]
 print(
     diagnose(f, torch.zeros(2, 4), torch.ones(2, 4)),
     train(DEQ(Cell(), solver=Anderson(), adjoint=Implicit(GMRES())), torch.ones(2, 4)),

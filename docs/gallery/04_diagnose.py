@@ -22,7 +22,7 @@ for scale in (0.7, 1.6):
     diagnosis = diagnose(
         lambda z, x, scale=scale: torch.tanh(scale * z @ W.T + x), torch.zeros_like(x), x, max_evals=128
     )
-    print(f"scale {scale}: {diagnosis}\n")
+    print(f"scale {scale}:\n{diagnosis}\n")
 
 # %% [markdown]
 # How the samples fare, with a weaker input, over a range of scales:

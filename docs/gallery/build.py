@@ -45,7 +45,10 @@ def _run(name: str) -> bool:
     try:
         NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": FOLDER}}).execute()
     except CellExecutionError as error:
-        print(f"{name} failed: {error}", file=sys.stderr)
+        # deepinv imports it, and its own message does not say what to do.
+        fits = "operator torchvision::" not in error.evalue
+        reason = error if fits else "torchvision does not fit this build of torch; install both from one index"
+        print(f"{name} failed: {reason}", file=sys.stderr)
         return False
     after = os.times()
     # Of the processor, so that what else runs on the machine does not matter.

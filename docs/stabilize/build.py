@@ -183,7 +183,6 @@ def run(variant: Variant, seed: int) -> dict[str, Any]:
         },
         "verdicts": [verdict.name for verdict in diagnosis.verdicts],
         "radius": radius if math.isfinite(radius) else None,
-        "diagnosis": str(diagnosis),
     }
 
 
@@ -248,16 +247,12 @@ def _longer(numbers: Numbers) -> str:
 def fill(page: str, numbers: Numbers) -> str:
     """Return the page with its numbers as they must be."""
     others = [name for name in VARIANTS if name.startswith("identity")]
-    quotes = (numbers[f"{name}/{SEEDS[0]}"]["diagnosis"] for name in (BEFORE, AFTER))
     blocks = {
         "table": _table([name for name in VARIANTS if name not in others], numbers),
         "longer": _longer(numbers),
         "identity": _table(others, numbers),
         "claims": "\n".join(
             f"* {'Holds' if is_true else 'Does not hold'}: {claim}" for claim, is_true in claims(numbers).items()
-        ),
-        "diagnoses": "\n\n".join(
-            f"{title}:\n\n> {text}" for title, text in zip(("Before", "After"), quotes, strict=True)
         ),
     }
     for name, block in blocks.items():

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         spectral_penalty as spectral_penalty,
         spectral_radius as spectral_radius,
     )
-    from .lab.loading import load_model as load_model
+    from .lab.run.loading import load_model as load_model
     from .nn import DEQ as DEQ
     from .solvers import (
         GMRES as GMRES,
@@ -111,7 +111,7 @@ _HOMES = {
         "spectral_penalty",
         "spectral_radius",
     ),
-    "lab.loading": ("load_model",),
+    "lab.run.loading": ("load_model",),
     "nn": ("DEQ",),
     "solvers": (
         "GMRES",

@@ -15,7 +15,7 @@ def run() -> int:
             return main()
     except KeyboardInterrupt:
         # Before the command has come so far as to say it itself.
-        print("steadeq: Stopped; nothing was begun.", file=sys.stderr)
+        print("steadeq: Stopped before anything was done.", file=sys.stderr)
         return 130
 
 

@@ -5,14 +5,15 @@ try:
 except ImportError:
     pass
 except RuntimeError as error:
-    # Compiled for another build of torch (CUDA for CPU). deepinv and Lightning import it, and fail as it does.
+    # Compiled for another build of torch (CUDA for CPU). deepinv, Lightning and Transformers import it, and
+    # fail as it does.
     if "torchvision::" not in str(error):
         raise
-    collect_ignore = ["test_deepinv.py", "test_lightning.py"]
+    collect_ignore = ["test_deepinv.py", "test_lightning.py", "test_transformers.py"]
 
     def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was left out."""
         terminalreporter.write_line(
-            f"{' and '.join(collect_ignore)} were left out: torchvision does not fit this build of torch; install both "
+            f"{', '.join(collect_ignore)} were left out: torchvision does not fit this build of torch; install both "
             "from one index."
         )

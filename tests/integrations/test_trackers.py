@@ -20,10 +20,12 @@ def test_mlflow_has_the_metrics_of_a_run_that_was_resumed_once(tmp_path):
 
 
 def test_wandb_keeps_a_run_in_its_folder_when_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason="needs the extra integrations: make integrations")
+    wandb = pytest.importorskip("wandb", reason="needs the extra integrations: make integrations")
     monkeypatch.setenv("WANDB_MODE", "offline")
     path = tmp_path / "run"
     assert main(["train", "synthetic-jr", "--out", str(path), "--log.wandb", *SHORT]) == 0
+    # Its service writes the file, and is done when it is stopped, as it is at the end of a process.
+    wandb.teardown()
     (file,) = path.glob("wandb/offline-run-*/run-*.wandb")
     content = file.read_bytes()
     assert b"train/loss" in content

@@ -16,8 +16,8 @@ from steadeq import (
     StopAfter,
 )
 from steadeq.lab.cli.main import main
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.serialization import command_line, config_from_json, config_to_json
 from steadeq.lab.train import Trainer
 

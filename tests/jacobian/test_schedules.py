@@ -56,7 +56,7 @@ def test_bad_schedules_are_named(make, message):
         (lambda: Linear(end=1.0, num_steps=0), ValueError, "num_steps is 0; it must be an integer >= 1"),
         (lambda: Linear(end=1.0, begin=-1), ValueError, "begin is -1; it must be an integer >= 0"),
         (lambda: Increments(increment=math.inf, every=1), ValueError, "increment is inf; it must be a finite number"),
-        (lambda: Linear(2.0), TypeError, "takes its options by name"),
+        (lambda: Linear(2.0), TypeError, "takes keyword arguments only"),
     ],
 )
 def test_bad_lengths_are_named(make, kind, message):

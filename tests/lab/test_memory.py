@@ -9,13 +9,13 @@ import pytest
 import torch
 from lab.train.runs import environment, tiny_config, train
 
-from steadeq.lab import checkpoint as checkpoints
-from steadeq.lab.checkpoint import Checkpoint, CheckpointFolder
 from steadeq.lab.cli import main as command
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError, RunError
-from steadeq.lab.folder import RunFolder
 from steadeq.lab.memory import lack_of_memory
+from steadeq.lab.run import checkpoint as checkpoints
+from steadeq.lab.run.checkpoint import Checkpoint, CheckpointFolder
+from steadeq.lab.run.folder import RunFolder
 
 ALLOCATOR = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "

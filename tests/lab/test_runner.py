@@ -10,8 +10,8 @@ from lab.train.runs import Crash, assert_same, final_state, metrics_of, snapshot
 from steadeq.lab import runner
 from steadeq.lab.errors import InputError
 from steadeq.lab.optimizers import SGD
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.runner import complete_evaluation, complete_run, complete_runs, run_state
-from steadeq.lab.runs import RunRecord
 from steadeq.lab.train import Process
 from steadeq.lab.train.display import Display
 

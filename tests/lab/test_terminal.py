@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from steadeq.lab import terminal
 from steadeq.lab.cli.completion import words_of
-from steadeq.lab.cli.main import COMMANDS, main
+from steadeq.lab.cli.main import COMMANDS, PrintableFormatter, main
 from steadeq.lab.terminal import Work
 
 
@@ -46,6 +47,19 @@ def test_a_narrow_terminal_cuts_the_title_and_not_the_time_left(monkeypatch):
     monkeypatch.setenv("COLUMNS", "46")
     assert "Countin  [" not in shown[2]
     assert all(len(line) <= 45 for line in lines_of(monkeypatch, Screen()).split("\r\x1b[K"))
+
+
+def test_a_warning_does_not_share_a_line_with_a_bar(monkeypatch):
+    screen = Screen()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", screen)
+    handler = logging.StreamHandler(screen)
+    handler.setFormatter(PrintableFormatter("%(message)s"))
+    warning = logging.LogRecord("steadeq", logging.WARNING, __file__, 1, "Careful.", None, None)
+    with Work("Counting", 4):
+        handler.handle(warning)
+    handler.handle(warning)
+    assert screen.getvalue().endswith("0%\r\x1b[KCareful.\n\r\x1b[KCareful.\n")
 
 
 def test_a_log_gets_a_line_every_ten_seconds(monkeypatch):

@@ -190,7 +190,7 @@ def write(folder, **changes):
         ({"class": None}, "it has no 'class'"),
         ({"class": "steadeq.models.conv:ConvDEQ.Config"}, "which is not an imported ToyDEQ"),
         ({"class": "os:system"}, "which is not an imported ToyDEQ"),
-        ({"class": 3}, "class is 3, which is no ToyDEQ"),
+        ({"class": 3}, "class is 3, which is not an imported ToyDEQ"),
     ],
 )
 def test_a_config_is_read_strictly(changes, message, tmp_path):
@@ -224,7 +224,7 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config.json is damaged: it is not JSON"):
         ToyDEQ.from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="/no/such/folder is no folder"):
+    with pytest.raises(ValueError, match="/no/such/folder is not a folder"):
         ToyDEQ.from_pretrained("/no/such/folder")
 
 
@@ -443,7 +443,7 @@ def test_a_model_comes_from_the_hub_and_what_is_not_there_is_refused(tmp_path):
     # The weights are those of the commit that the config came from.
     assert f"/someone/toy/resolve/{COMMIT}/model.safetensors" in handler.requests
     assert missing.startswith("someone/else is not a local folder, and cannot be read from the Hugging Face Hub: ")
-    assert invalid.startswith("... is no folder")
+    assert invalid.startswith("... is not a local folder")
 
 
 HOSTILE = {

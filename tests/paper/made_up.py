@@ -1,7 +1,7 @@
 """Summaries with made-up numbers, and tiny runs; shared by these tests."""
 
+from steadeq.lab.run.record import Spread
 from steadeq.lab.runner import complete_run
-from steadeq.lab.runs import Spread
 from steadeq.lab.train import Process
 from steadeq.lab.train.display import Display
 from steadeq.paper.variant import Summary, VariantSummary

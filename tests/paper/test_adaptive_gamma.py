@@ -7,7 +7,7 @@ import pytest
 from paper.made_up import complete, outcomes, row, summary
 
 from steadeq import ClosedLoop
-from steadeq.lab.runs import EvaluationRow
+from steadeq.lab.run.record import EvaluationRow
 from steadeq.paper import adaptive_gamma as study
 from steadeq.paper.adaptive_gamma import ADAPTIVE_GAMMA, CIFAR10, DATA_SETS, DIGITS, WIKITEXT2
 from steadeq.paper.attention import ATTENTION

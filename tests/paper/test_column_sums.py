@@ -5,7 +5,7 @@ import torch
 from paper.made_up import outcomes
 
 from steadeq import Equilibrium
-from steadeq.lab.runs import Spread
+from steadeq.lab.run.record import Spread
 from steadeq.models import MDEQCell
 from steadeq.paper import column_sums as study
 from steadeq.paper.column_sums import (

@@ -9,8 +9,8 @@ from paper.made_up import complete, outcomes, row, summary
 
 from steadeq import Unrolled
 from steadeq.lab.errors import RunError
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.serialization import differences
 from steadeq.paper import RESULTS
 from steadeq.paper.comparison import Comparison, summarize

@@ -6,7 +6,7 @@ import pytest
 from paper.made_up import row, summary
 
 from steadeq.lab.divergence import has_diverged
-from steadeq.lab.runs import RunRecord, Spread, TrainLine
+from steadeq.lab.run.record import RunRecord, Spread, TrainLine
 from steadeq.paper.judging import judge
 from steadeq.paper.language import POST, POST_BROYDEN, POST_FASTER, STOPPED, STOPPED_BROYDEN, choose_settings
 from steadeq.paper.tables import PERPLEXITY

@@ -3,7 +3,7 @@ import torch
 from paper.made_up import outcomes
 
 from steadeq import Equilibrium
-from steadeq.lab.runs import Spread
+from steadeq.lab.run.record import Spread
 from steadeq.models import ConvDEQ
 from steadeq.paper import operator_norm as study
 from steadeq.paper.operator_norm import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.record import RunRecord
 from steadeq.paper import RESULTS
 from steadeq.paper.comparison import Comparison
 from steadeq.paper.headlines import HEADLINES

@@ -8,8 +8,8 @@ from lab.train.runs import Crash, tiny_config, train_until
 from paper.made_up import complete, row, summary
 from paper.test_comparisons import made_up_result, short, with_weight
 
-from steadeq.lab.archive import archive_run
 from steadeq.lab.cli.main import main
+from steadeq.lab.run.archive import archive_run
 from steadeq.lab.runner import run_state
 from steadeq.paper import RESULTS, command
 from steadeq.paper.planned import PlannedRun, plan_runs, together

@@ -2,7 +2,7 @@ import pytest
 import torch
 from paper.made_up import outcomes
 
-from steadeq.lab.runs import Spread
+from steadeq.lab.run.record import Spread
 from steadeq.paper import receptive_field as study
 from steadeq.paper.receptive_field import (
     ARMS,

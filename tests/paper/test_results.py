@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 from paper.made_up import outcomes
 
-from steadeq.lab.archive import FILES
-from steadeq.lab.runs import RunRecord, Spread, spread
+from steadeq.lab.run.archive import FILES
+from steadeq.lab.run.record import RunRecord, Spread, spread
 from steadeq.paper import RESULTS
 from steadeq.paper.figure5 import FIGURE5, GammaSummary
 from steadeq.paper.result import Source, Threshold, Verdict, count, results_folder, tally

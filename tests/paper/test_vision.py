@@ -10,11 +10,11 @@ from paper.made_up import complete, outcomes, row, summary
 
 from steadeq import OneStep, Picard, Unrolled
 from steadeq.lab import recipes
-from steadeq.lab.archive import archive_run
 from steadeq.lab.report import RunGroup
 from steadeq.lab.report.bars import Bars, bars_figure
+from steadeq.lab.run.archive import archive_run
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.runner import complete_evaluation
-from steadeq.lab.runs import RunRecord
 from steadeq.paper import table3
 from steadeq.paper.comparison import FIGURES
 from steadeq.paper.figure1 import FIGURE1_CIFAR10

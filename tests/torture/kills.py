@@ -62,7 +62,7 @@ def kill_at(place: str, call: int, is_after: bool) -> None:
     """Have this process killed before or after one of the calls of a function, counted from 1."""
     import torch
 
-    from steadeq.lab.checkpoint import CheckpointFolder
+    from steadeq.lab.run.checkpoint import CheckpointFolder
     from steadeq.lab.train import Trainer
     from steadeq.lab.train.evaluation import Evaluator
     from steadeq.lab.train.metrics import MetricsLog

@@ -73,7 +73,7 @@ def _lost(draw: Random, folder: Path) -> None:
     arguments = (*LAUNCHER, "-m", "steadeq", "train", *subjects.KINDS["plain"], "--out", "run", *steps)
     outcome = interpreter(*arguments, folder=folder, environment=subjects.environment(folder), meanwhile=lose)
     assert outcome.code not in (None, 0), f"exit code {outcome.code}: {outcome.tail}"
-    from steadeq.lab.folder import RunFolder
+    from steadeq.lab.run.folder import RunFolder
 
     checkpoint = RunFolder(path).checkpoints().load_latest()
     assert checkpoint is not None

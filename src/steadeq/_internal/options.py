@@ -15,7 +15,7 @@ class NamedOptions:
         >>> from steadeq import JacobianRegularizer
         >>> JacobianRegularizer(0.3)
         Traceback (most recent call last):
-        TypeError: JacobianRegularizer takes its options by name, as in JacobianRegularizer(weight=0.3).
+        TypeError: JacobianRegularizer takes keyword arguments only, as in JacobianRegularizer(weight=0.3).
     """
 
     def __new__(cls, *values: Any, **options: Any) -> Any:

@@ -98,6 +98,10 @@ class AbstractAdjoint(ABC):
     def check_solver(self, solver: AbstractSolver) -> None:  # noqa: B027 (most go with every solver)
         """Raise a ValueError if the adjoint does not support the solver."""
 
+    def with_solver(self, change: Callable[[AbstractLinearSolver], AbstractLinearSolver]) -> AbstractAdjoint:
+        """Return the adjoint with another solver of its backward pass, made of its own; itself if it has none."""
+        return self
+
     @abstractmethod
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
         """Solve.

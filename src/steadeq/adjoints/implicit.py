@@ -40,6 +40,10 @@ class Implicit(AbstractLinearAdjoint):
         if not isinstance(self.solver, AbstractLinearSolver):
             raise TypeError(f"solver is {self.solver!r}; it must be a steadeq solver, such as GMRES() or Anderson().")
 
+    def with_solver(self, change: Callable[[AbstractLinearSolver], AbstractLinearSolver]) -> Implicit:
+        """Return the adjoint with another solver."""
+        return Implicit(change(self.solver))
+
     def cotangent(self, vjp: Callable[[Tensor], Tensor], g: Tensor, state: Any) -> tuple[Tensor, SolveStats]:
         """Solve the adjoint system."""
         u, stats = self.solver.solve_linear(vjp, g)

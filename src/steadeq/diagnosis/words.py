@@ -118,14 +118,14 @@ def _notes(diagnosis: Diagnosis) -> str:
     is_slow = settles & (diagnosis.rate > SLOW) & ~diagnosis.is_transient
     notes = []
     if bool(is_slow.any()):
-        notes.append(f"{int(is_slow.sum())} settle slowly but steadily")
+        notes.append(f"slow but steady: {int(is_slow.sum())}")
     if bool(diagnosis.is_transient.any()):
-        notes.append(f"{int(diagnosis.is_transient.sum())} grow for long before they settle (far from normal)")
+        notes.append(f"long growth before settling, far from normal: {int(diagnosis.is_transient.sum())}")
     if bool(diagnosis.is_unstable.any()):
-        notes.append(f"{int(diagnosis.is_unstable.sum())} seem to rest while growth is hidden: a nudge moves them away")
+        notes.append(f"hidden growth, found by a nudge: {int(diagnosis.is_unstable.sum())}")
     num_open = int((~diagnosis.is_certain).sum())
     if num_open:
-        notes.append(f"{num_open} extrapolated: more evaluations decide")
+        notes.append(f"extrapolated, more evaluations decide: {num_open}")
     return "; ".join(notes)
 
 

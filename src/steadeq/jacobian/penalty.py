@@ -178,12 +178,12 @@ def spectral_penalty(
 
     * "vjp": J and its derivative by autograd, exact. It needs second derivatives of f, as the other penalties do.
     * "difference": J v for the space of J by differences to one side without a graph, with a step of sqrt(eps); Jᵀu by
-      an ordinary backward pass; and the gradient of yᵀJx by one difference with a graph along x, as wide as that of
+      an ordinary backward pass; and the gradient of yᵀJx by one difference with a graph along x, with the wide step of
       `jacobian_penalty`. Of a complex pair it takes one direction of the plane, at an angle that is random for each
       sample, which has the gradient of the whole plane as its mean. So it costs num_products + 3
       evaluations, and works under fused attention, compilation and checkpointing (not with use_reentrant=True). Where
-      the vectors have converged, it has no bias but rounding on linear maps; else the gradient has that of a secant,
-      and the noise of its kinks, as said at `jacobian_penalty`. Where they have not, the value is too small (a third
+      the vectors have converged, it has no bias but rounding on linear maps; else a secant has the bias and the noise
+      of kinks that `jacobian_penalty` states. Where they have not, the value is too small (a third
       of rho² with 5 products on the loop of docs/stabilize.md), and y is drawn towards conj(x), so that the gradient
       of a J far from normal still leads downhill, but not by the steepest way.
 

@@ -11,7 +11,7 @@ import random
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -46,6 +46,8 @@ class AbstractRegularizer(NamedOptions, ABC):
     draws as if it had never stopped. On the steps with tau = 0 the cell is not evaluated at all.
     """
 
+    is_norm: ClassVar[bool] = False
+    """Whether the penalty is an estimate of ‖J‖²_F / d, which runs record as such."""
     weight: float = 0.0
     """Weight of the penalty in the loss (gamma), or its first value if a schedule moves it; constant 0 switches the
     penalty off."""
@@ -103,8 +105,8 @@ class AbstractRegularizer(NamedOptions, ABC):
 
         Args:
             eq: The equilibrium; the graph of its state is not used.
-            step: The training step; None for the one after that of the last call. Give it where a step has several
-                calls, or some have none, as tau and the schedules depend on it.
+            step: The training step; None to count calls. Give it if a step makes several calls, or none, as tau and the
+                schedules depend on it.
             task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
             generator: Source of the probes.
 
@@ -126,8 +128,8 @@ class AbstractRegularizer(NamedOptions, ABC):
 
         Args:
             eq: The equilibrium; the graph of its state is not used.
-            step: The training step; None for the one after that of the last call. Give it where a step has several
-                calls, or some have none, as tau and the schedules depend on it.
+            step: The training step; None to count calls. Give it if a step makes several calls, or none, as tau and the
+                schedules depend on it.
             task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
             generator: Source of the probes.
         """
@@ -281,6 +283,7 @@ class JacobianRegularizer(AbstractRegularizer):
         >>> loss.backward()  # adds to the gradients of the cell
     """
 
+    is_norm = True
     num_probes: int = 1
     """Number of random probes of the Hutchinson estimate (M); each costs one product with the Jacobian."""
     probe: Probe = "rademacher"

@@ -42,6 +42,10 @@ class AbstractSchedule(NamedOptions, ABC):
         """Whether the weight moves with what `observe` is told."""
         return False
 
+    def observes(self) -> Observed | None:
+        """Return what a closed loop holds at its target; None for other schedules."""
+        return None
+
     def start(self, initial: float) -> State:
         """Return what is remembered before the first step."""
         return ()
@@ -200,6 +204,10 @@ class StopAfter(AbstractSchedule):
         """Whether the inner schedule is."""
         return self.schedule.is_closed_loop
 
+    def observes(self) -> Observed | None:
+        """Return what the inner schedule returns."""
+        return self.schedule.observes()
+
     def start(self, initial: float) -> State:
         """Return what the inner schedule remembers."""
         return self.schedule.start(initial)
@@ -266,6 +274,10 @@ class ClosedLoop(AbstractSchedule):
     def is_closed_loop(self) -> bool:
         """Return True."""
         return True
+
+    def observes(self) -> Observed | None:
+        """Return what is held."""
+        return self.observed
 
     def start(self, initial: float) -> State:
         """Return base weight, gamma and share of the guard before the first measurement."""

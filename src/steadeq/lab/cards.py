@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .runs import Evaluation, RunRecord, ValidationLine
+from .run.record import Evaluation, RunRecord, ValidationLine
 from .tasks import AbstractTask
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from .._internal.validation import check_count, check_dropout, check_not_negative
 from ..adjoints import AbstractAdjoint, Implicit
-from ..jacobian import AbstractRegularizer, ClosedLoop, JacobianRegularizer, StopAfter
+from ..jacobian import AbstractRegularizer, JacobianRegularizer
 from ..models import AbstractModelConfig
 from ..solvers import GMRES, AbstractDepth, AbstractSolver, Anderson
 from .data import AbstractDataConfig
@@ -193,9 +193,7 @@ class TrainConfig:
         low, max_evals = self.budget.low, self.solver.max_evals
         if max_evals + low < 1:
             raise ValueError(f"budget.low is {low}; solver.max_evals ({max_evals}) plus it must be at least 1.")
-        schedule = self.regularizer.schedule
-        loop = schedule.schedule if isinstance(schedule, StopAfter) else schedule
-        if isinstance(loop, ClosedLoop) and loop.observed == "spectral_radius" and not self.log.spectrum_samples:
+        if self.regularizer.schedule.observes() == "spectral_radius" and not self.log.spectrum_samples:
             raise ValueError(
                 "log.spectrum_samples is 0; it must be positive, because the schedule of the regularizer controls the "
                 "spectral radius."
@@ -208,7 +206,5 @@ class TrainConfig:
 
     def with_max_evals(self, max_evals: int) -> TrainConfig:
         """Return the config with another budget of evaluations, forward and backward."""
-        adjoint = self.adjoint
-        if isinstance(adjoint, Implicit):
-            adjoint = replace(adjoint, solver=adjoint.solver.with_max_evals(max_evals))
+        adjoint = self.adjoint.with_solver(lambda solver: solver.with_max_evals(max_evals))
         return replace(self, solver=self.solver.with_max_evals(max_evals), adjoint=adjoint)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .data import Splits
-from .runs import RunRecord
+from .run.record import RunRecord
 
 MAX_RESIDUAL = 0.5
 """A relative residual above this is no equilibrium."""

@@ -56,18 +56,19 @@ def whole(value: float) -> str:
 
 
 def duration(seconds: float, *, like: float | None = None) -> str:
-    """Return a time in the unit that suits it, or that suits another time.
+    """Return a time in the unit that suits it; as a deviation of another time, in that time's unit and shorter.
 
     Example:
         >>> duration(0.0123), duration(4.2), duration(200), duration(7500)
         ('12.3 ms', '4.20 s', '3 min 20 s', '2 h 05 min')
         >>> duration(0.241, like=8.06)
-        '0.241 s'
+        '0.24 s'
     """
+    digits = 3 if like is None else 2
     if (seconds if like is None else like) < 1:
-        return f"{number(1000 * seconds)} ms"
+        return f"{number(1000 * seconds, digits)} ms"
     if seconds < 60:
-        return f"{number(seconds)} s"
+        return f"{number(seconds, digits)} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 

@@ -19,9 +19,9 @@ import torch
 
 from .config import TrainConfig
 from .errors import Diverged, InputError, Interrupted, RunError
-from .folder import RunFolder
-from .loading import load_trained
-from .runs import Evaluation, RunRecord
+from .run.folder import RunFolder
+from .run.loading import load_trained
+from .run.record import Evaluation, RunRecord
 from .serialization import differences
 from .signals import Interruption, interrupts_held_back, leave_interrupts_to_parent
 from .train import Process, Trainer

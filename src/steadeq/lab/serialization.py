@@ -97,13 +97,15 @@ def class_name(kind: type) -> str:
 
 def _find_class(name: Any, base: type[T], where: str, *, recipe: str | None) -> type[T]:
     """Return a class by its stored name, among what is loaded."""
-    module_name, _, qualname = str(name).partition(":")
+    if not isinstance(name, str):
+        raise InputError(f"{join(where, CLASS)} is {shown(name)}; it must be a text.")
+    module_name, _, qualname = name.partition(":")
     is_ours = module_name.split(".")[0] == _PACKAGE
     if not is_ours and recipe is None:
         raise InputError(
-            f"{join(where, CLASS)} is {name!r}, which is not part of steadeq. If you trust the file that defines it, "
-            "pass --recipe path/to/file.py:function (to train: `steadeq train path/to/file.py:function --resume`; in "
-            "Python: recipe=...)."
+            f"{join(where, CLASS)} is {shown(name)}, which is not part of steadeq. If you trust the file that defines "
+            "it, pass --recipe path/to/file.py:function (to train: `steadeq train path/to/file.py:function --resume`; "
+            "in Python: recipe=...)."
         )
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):
@@ -112,7 +114,7 @@ def _find_class(name: Any, base: type[T], where: str, *, recipe: str | None) -> 
     if not isinstance(found, type) or not _is_choice(found) or not issubclass(found, base):
         known = {class_path(kind): kind for kind in subclasses(base)}
         raise InputError(
-            f"{join(where, CLASS)} is {name!r}, which is not a known {base.__name__}.{suggestion(str(name), known)}"
+            f"{join(where, CLASS)} is {shown(name)}, which is not a known {base.__name__}.{suggestion(name, known)}"
         )
     return found
 

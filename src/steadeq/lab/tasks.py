@@ -28,6 +28,8 @@ class AbstractTask(ABC):
     higher_is_better: ClassVar[bool]
     is_share: ClassVar[bool] = False
     """Whether the metric is a share, from 0 to 1, which is shown in percent."""
+    is_labeled: ClassVar[bool] = False
+    """Whether targets are numbers of classes, which a data set is searched for before training."""
     title: ClassVar[str] = ""
     """The metric in full, if its name is short."""
     unit: ClassVar[str] = "sample"
@@ -99,6 +101,7 @@ class Classification(AbstractTask):
     metric = "accuracy"
     higher_is_better = True
     is_share = True
+    is_labeled = True
 
     def check(self, output: Tensor, target: Tensor) -> None:
         if output.shape[1] <= int(target.max()):
@@ -141,6 +144,7 @@ class Segmentation(AbstractTask):
     metric = "mIoU"
     higher_is_better = True
     is_share = True
+    is_labeled = True
 
     def check(self, output: Tensor, target: Tensor) -> None:
         if (output.shape[0], *output.shape[2:]) != tuple(target.shape):

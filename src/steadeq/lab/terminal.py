@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _BAR_SECONDS, _LINE_SECONDS, _CELLS = 0.1, 10.0, 20
+_CLEAR = "\r\x1b[K"
 
 
 @dataclass
@@ -23,6 +24,7 @@ class _Manner:
     is_quiet: bool = False
     is_json: bool = False
     answer: Any = None
+    has_bar: bool = False
 
 
 _manner = _Manner()
@@ -66,6 +68,12 @@ def answer(content: Any) -> None:
     _manner.answer = content
 
 
+def clear_bar() -> None:
+    """Clear the line of a bar, if there is one, so that another line can be written; the bar comes back below it."""
+    if _manner.has_bar:
+        Work.write(_CLEAR)
+
+
 class Work:
     """Shows on standard error that something is going on: a bar in a terminal, and elsewhere a line every ten seconds.
 
@@ -107,8 +115,8 @@ class Work:
 
     def __exit__(self, *error: object) -> None:
         """Leave the terminal as it was."""
-        if self._is_bar:
-            self._write("\r\x1b[K")
+        clear_bar()
+        _manner.has_bar = False
 
     def _show(self, *, is_first: bool = False) -> None:
         moment = time.monotonic()
@@ -127,15 +135,17 @@ class Work:
         if self._note:
             parts.append(self._note)
         if self._is_bar:
+            _manner.has_bar = True
             # A line that wraps could not be written over. The end of a long title is of least use.
             width = shutil.get_terminal_size().columns - 1
             title = self._title[: max(width - sum(len(part) + 2 for part in parts), 8)]
-            self._write(f"\r\x1b[K{'  '.join([title, *parts])[:width]}")
+            self.write(f"{_CLEAR}{'  '.join([title, *parts])[:width]}")
         elif self._is_line:
-            self._write(f"{'  '.join([self._title, *parts])}\n")
+            self.write(f"{'  '.join([self._title, *parts])}\n")
 
     @staticmethod
-    def _write(text: str) -> None:
+    def write(text: str) -> None:
+        """Write to standard error, whether or not somebody reads it."""
         with suppress(OSError, ValueError):
             sys.stderr.write(text)
             sys.stderr.flush()

@@ -395,7 +395,7 @@ def _locate(folder: Path | str) -> Path:
         return Path(folder)
     if not _HUB_ID.fullmatch(name):
         raise ValueError(f"{name} is not a folder.")
-    hub = _require_hub(f"{name} is no folder here, and looking for it on the Hugging Face Hub")
+    hub = _require_hub(f"{name} is not a local folder, and looking for it on the Hugging Face Hub")
     try:
         with _checked_answers(hub.get_session()):
             path = Path(hub.hf_hub_download(name, CONFIG)).parent

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
 from ..lab.report.style import GRAY, HEIGHT, WIDTH, add_legend, look, new_axes, styled
-from ..lab.runs import EvaluationRow, Spread, spread
+from ..lab.run.record import EvaluationRow, Spread, spread
 from . import language, table1, table2, table3, vision
 from .colors import place_of, places_of_gammas
 from .comparison import Comparison, save_figures

@@ -10,12 +10,12 @@ import torch
 
 from .._internal.validation import suggestion
 from ..lab import recipes
-from ..lab.archive import archive_run
 from ..lab.cli.arguments import parse, positional
 from ..lab.cli.table import print_table
 from ..lab.config import TrainConfig
 from ..lab.errors import InputError
 from ..lab.recipes.registry import Scale
+from ..lab.run.archive import archive_run
 from ..lab.runner import complete_runs
 from ..lab.serialization import command_line
 from ..lab.terminal import Work, answer, note

@@ -13,7 +13,7 @@ from ..lab.config import TrainConfig
 from ..lab.divergence import has_diverged
 from ..lab.recipes.registry import Scale
 from ..lab.report import RunGroup, curves, save_png
-from ..lab.runs import RunRecord
+from ..lab.run.record import RunRecord
 from .colors import place_of
 from .judging import judge
 from .result import HARDWARE, PaperResult, Verdict, write_csv

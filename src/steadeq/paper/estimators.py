@@ -20,9 +20,9 @@ from ..jacobian import frobenius_norm, jacobian_penalty
 from ..jacobian._products import linearize
 from ..lab.config import TrainConfig
 from ..lab.data import read_samples
-from ..lab.loading import load_trained
 from ..lab.recipes.registry import Scale
 from ..lab.report.style import GRAY, HEIGHT, WIDTH, look, styled, use_log_scale
+from ..lab.run.loading import load_trained
 from ..lab.tasks import AbstractTask
 from ..lab.train.adapter import ModelAdapter
 from ..models import AbstractEquilibriumModel

@@ -13,9 +13,9 @@ from ..lab import recipes
 from ..lab.config import TrainConfig
 from ..lab.data import AbstractDataset
 from ..lab.data.synthetic import NOISE, RADIUS, Synthetic, target
-from ..lab.loading import load_trained
 from ..lab.recipes.registry import Scale
 from ..lab.report import gamma_figure, save_png, synthetic_figure
+from ..lab.run.loading import load_trained
 from ..lab.train import Process
 from ..models import ToyDEQ
 from ..solvers import Anderson, Picard

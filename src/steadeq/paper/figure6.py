@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from ..lab.recipes.registry import Scale
 from ..lab.report.bars import Bars, bars_figure
-from ..lab.runs import Spread
+from ..lab.run.record import Spread
 from .colors import place_of
 from .comparison import Comparison, save_figures
 from .memory_profile import known_costs, measure_costs

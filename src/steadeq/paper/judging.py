@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..lab.runs import Spread
+from ..lab.run.record import Spread
 from .result import Claim, MissingNumber, Verdict
 from .variant import Summary, VariantSummary
 

@@ -20,7 +20,7 @@ from ..equilibrium import ConvergenceWarning
 from ..jacobian import Constant
 from ..lab.data import MapDataset, read_samples
 from ..lab.files import write_atomically
-from ..lab.loading import load_trained
+from ..lab.run.loading import load_trained
 from ..lab.train import Process
 from ..lab.train.adapter import ModelAdapter
 from ..lab.train.step import StepSettings, TrainStep

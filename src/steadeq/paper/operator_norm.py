@@ -21,9 +21,9 @@ from ..lab import recipes
 from ..lab.config import TrainConfig
 from ..lab.data import AbstractDataset
 from ..lab.data.digits import Digits
-from ..lab.loading import load_trained
 from ..lab.recipes.registry import Scale
 from ..lab.report.style import HEIGHT, WIDTH, add_legend, look, new_axes, styled
+from ..lab.run.loading import load_trained
 from ..lab.tasks import Classification
 from ..models import ConvDEQ
 from ..solvers import Anderson

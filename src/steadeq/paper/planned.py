@@ -7,8 +7,8 @@ from typing import Any
 
 from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
+from ..lab.run.record import RunRecord
 from ..lab.runner import run_state
-from ..lab.runs import RunRecord
 from .result import PaperResult
 
 _DONE = ("finished", "diverged")

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from ..lab import recipes
 from ..lab.report import RunGroup
-from ..lab.runs import Spread
+from ..lab.run.record import Spread
 from .comparison import FIGURES, Comparison
 from .result import Claim
 from .tables import ACCURACY, Column

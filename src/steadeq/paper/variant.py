@@ -11,11 +11,11 @@ from .._internal.codec import AbstractCoded
 from ..lab import recipes
 from ..lab.config import TrainConfig
 from ..lab.divergence import has_diverged
-from ..lab.folder import RunFolder
 from ..lab.notation import error_note
 from ..lab.recipes.registry import Scale
+from ..lab.run.folder import RunFolder
+from ..lab.run.record import EvaluationRow, RunRecord, Spread, TrainLine, spread
 from ..lab.runner import complete_evaluation
-from ..lab.runs import EvaluationRow, RunRecord, Spread, TrainLine, spread
 from ..lab.serialization import differences
 from .result import MissingNumber
 

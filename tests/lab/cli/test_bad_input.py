@@ -12,7 +12,7 @@ import torch
 from lab.train.runs import snapshot, tiny_config, train
 
 from steadeq.lab.cli.main import main
-from steadeq.lab.folder import RunFolder
+from steadeq.lab.run.folder import RunFolder
 
 
 @pytest.fixture(scope="module")

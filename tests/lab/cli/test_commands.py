@@ -26,7 +26,7 @@ from lab.train.runs import (
 from steadeq.lab import recipes
 from steadeq.lab.cli.main import COMMANDS, main
 from steadeq.lab.cli.recipes import listed
-from steadeq.lab.folder import RunFolder
+from steadeq.lab.run.folder import RunFolder
 
 SHORT = ("--loop.num-steps", "6", "--log.eval-every", "3", "--log.spectrum-samples", "0")
 

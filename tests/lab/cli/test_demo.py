@@ -3,7 +3,7 @@
 import re
 
 from steadeq.lab.cli.main import main
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.record import RunRecord
 
 
 def test_the_demo_trains_compares_and_reports_and_reuses_what_is_finished(tmp_path, capfd):

@@ -30,7 +30,7 @@ from steadeq.lab.config import LogConfig, LoopConfig, RandomBudget, TrainConfig,
 from steadeq.lab.data import Digits, Shapes, WikiText2
 from steadeq.lab.optimizers import Adam
 from steadeq.lab.report import render_report, save_png
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.tasks import Classification
 from steadeq.models import (
     AbstractModelConfig,
@@ -419,7 +419,8 @@ def test_a_model_in_a_file_is_diagnosed(tmp_path, capfd, monkeypatch):
     assert output.startswith("settles:    yes, all 6 samples")
     assert "bits:       sign at 4, 64: 8 bits" in output
     assert "6 settle:" in succeed(capfd, "looped.py:loop", "--max-evals", "64", "--details")
-    content = json.loads(succeed(capfd, "looped.py:loop", "--max-evals", "64", "--json"))
+    assert main(["diagnose", "looped.py:loop", "--max-evals", "64", "--json"]) == 0
+    content = json.loads(capfd.readouterr().out)
     assert Diagnosis.from_dict(content).settles
     assert [path.name for path in tmp_path.iterdir() if path.suffix != "" and "cache" not in path.name] == ["looped.py"]
     assert "must return a Subject" in refuse(capfd, "looped.py:nothing")

@@ -22,9 +22,9 @@ from steadeq import load_model
 from steadeq.lab.cli import main as command
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError
-from steadeq.lab.folder import RunFolder
 from steadeq.lab.report import diagnosis_panels
-from steadeq.lab.runs import RunDiagnosis, RunRecord
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunDiagnosis, RunRecord
 from steadeq.models import ToyDEQ
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -332,7 +332,7 @@ def test_ctrl_c_while_modules_are_imported_is_never_swallowed():
     )
     result = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
     assert result.returncode == 130
-    assert result.stderr == "steadeq: Stopped; nothing was begun.\n"
+    assert result.stderr == "steadeq: Stopped before anything was done.\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -5,7 +5,7 @@ import torch
 
 import steadeq
 from steadeq.lab.cli.main import main
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.record import RunRecord
 from steadeq.models import ToyDEQ
 
 

@@ -10,8 +10,8 @@ from lab.train.runs import environment, signal_at_step, start
 
 from steadeq.lab.cli.leaving import LeavingAtOnce
 from steadeq.lab.cli.main import main
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunRecord
 
 SHORT = ("--loop.num-steps", "4", "--log.spectrum-samples", "0", "--log.eval-batch-size", "600")
 
@@ -49,7 +49,7 @@ def test_ctrl_c_before_the_command_is_imported_is_no_traceback():
     )
     result = run_python("-c", code)
     assert result.returncode == 130
-    assert result.stderr == "steadeq: Stopped; nothing was begun.\n"
+    assert result.stderr == "steadeq: Stopped before anything was done.\n"
 
 
 @pytest.mark.parametrize("name", ["typing", "logging", "steadeq._internal.validation", "steadeq.lab.cli.main"])
@@ -73,7 +73,7 @@ def test_ctrl_c_while_the_command_is_imported_is_never_swallowed(name):
     )
     result = run_python("-c", code, "--version")
     assert result.returncode == 130
-    assert (result.stdout, result.stderr) == ("", "steadeq: Stopped; nothing was begun.\n")
+    assert (result.stdout, result.stderr) == ("", "steadeq: Stopped before anything was done.\n")
 
 
 def test_the_package_imports_nothing_before_the_command_can_be_interrupted():
@@ -146,7 +146,7 @@ def test_ctrl_c_before_the_command_has_set_up_its_streams_is_no_traceback():
     )
     result = run_python("-c", code)
     assert result.returncode == 130
-    assert result.stderr == "steadeq: Stopped; nothing was begun.\n"
+    assert result.stderr == "steadeq: Stopped before anything was done.\n"
 
 
 def test_an_interpreter_without_docstrings_helps():

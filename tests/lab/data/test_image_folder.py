@@ -243,7 +243,7 @@ def test_no_program_is_started_to_decode_an_image(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
     (tmp_path / "image.png").write_bytes(EPS)
-    with pytest.raises(CorruptImageError, match=r"image\.png is damaged: it is no JPEG, PNG, .* or TIFF image\.$"):
+    with pytest.raises(CorruptImageError, match=r"image\.png is damaged: it is not a JPEG, PNG, .* or TIFF image\.$"):
         decode_rgb(tmp_path / "image.png")
     assert not trace.exists()
     # The file is as dangerous as it should be for this test to mean something.

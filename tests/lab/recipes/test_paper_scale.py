@@ -8,8 +8,8 @@ import torch
 from steadeq.jacobian.schedules import Increments
 from steadeq.lab import recipes
 from steadeq.lab.config import RandomBudget
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.tasks import LanguageModeling
 from steadeq.lab.train import Trainer
 

@@ -8,8 +8,8 @@ import torch
 
 from steadeq import diagnose
 from steadeq.lab import recipes
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.runs import Evaluation, EvaluationRow, RunDiagnosis, RunRecord
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import Evaluation, EvaluationRow, RunDiagnosis, RunRecord
 
 
 def write_run(

@@ -28,7 +28,7 @@ from steadeq.lab.report.diagnosis import num_evals_figure, residual_curve_figure
 from steadeq.lab.report.groups import MAX_POINTS, combine
 from steadeq.lab.report.style import INK, PALETTE
 from steadeq.lab.report.synthetic import equilibria, picard_path
-from steadeq.lab.runs import RunDiagnosis
+from steadeq.lab.run.record import RunDiagnosis
 from steadeq.models import ToyDEQ
 
 
@@ -152,8 +152,9 @@ def test_the_figure_of_an_iteration_follows_the_page():
     figure = iteration_panel(diagnosis()).figure
     residual, metric = figure.axes
     assert metric.get_ylabel() == "accuracy"
-    # The median, among eight lines of samples and that of the training depth.
-    assert [line.get_color() for line in residual.lines].count(INK) == 1
+    # The mean over all samples, next to those of each kind.
+    assert [line.get_color() for line in metric.lines].count(INK) == 1
+    assert not residual.get_title()
     assert "mathdefault" not in inline_svg(figure, prefix="a", label="b")
 
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from lab.report.folders import append, diagnosis, read, write_evaluation, write_run
 
-from steadeq.lab.checkpoint import Checkpoint
 from steadeq.lab.errors import InputError
-from steadeq.lab.loading import build_model
 from steadeq.lab.report import Panel, Section, inline_svg, render_report, write_report
 from steadeq.lab.report.curves import residual_figure
 from steadeq.lab.report.groups import group_runs
 from steadeq.lab.report.provenance import rerun_command
+from steadeq.lab.run.checkpoint import Checkpoint
+from steadeq.lab.run.loading import build_model
 
 HOSTILE = '<script>alert("1")</script>$x_1$ & "more"'
 
@@ -179,6 +179,7 @@ def test_the_command_gives_the_config_back(tmp_path):
     (run,) = read(write_run(tmp_path / "a", recipe="digits", weight=0.25, seed=3))
     assert rerun_command(run) == [
         "steadeq train digits",
+        "--out runs/a",
         "--regularizer.weight 0.25",
         "--loop.num-steps 40",
         "--loop.seed 3",

@@ -28,8 +28,8 @@ from steadeq import (
 from steadeq.lab.config import LogConfig, LoopConfig, RandomBudget, TrainConfig, WarmupConfig
 from steadeq.lab.data import Digits, WikiText2
 from steadeq.lab.errors import Interrupted, RunError
-from steadeq.lab.folder import RunFolder
 from steadeq.lab.optimizers import SGD, Adam
+from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.train import Process, Trainer
 from steadeq.lab.train.display import Display
 from steadeq.models import ConvDEQ, DEQTransformerLM, MonotoneDEQ

@@ -18,8 +18,8 @@ from steadeq import ClosedLoop, Increments, Linear, Phantom, StopAfter
 from steadeq.lab import recipes
 from steadeq.lab.config import RandomBudget, TrainConfig
 from steadeq.lab.data import AbstractDataConfig, InMemory, Splits
-from steadeq.lab.folder import RunFolder
 from steadeq.lab.optimizers import SGD, AdamW
+from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.tasks import Regression
 from steadeq.lab.train import Trainer
 from steadeq.lab.train.display import Display

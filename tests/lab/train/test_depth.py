@@ -8,7 +8,7 @@ from lab.train.runs import Crash, assert_same, change, final_state, metrics_of, 
 from steadeq import Picard, Unrolled
 from steadeq.lab.cli.main import main
 from steadeq.lab.config import RandomBudget
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.record import RunRecord
 from steadeq.solvers import LogNormalDepth, UniformDepth
 
 DEPTH = LogNormalDepth(mean=5, maximum=9)

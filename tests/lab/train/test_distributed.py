@@ -13,7 +13,7 @@ import torch
 from lab.train.runs import assert_same, environment, final_state, metrics_of, signal_at_step
 
 from steadeq.lab.cli.main import main
-from steadeq.lab.folder import RunFolder
+from steadeq.lab.run.folder import RunFolder
 
 TIMEOUT = 90
 OPTIONS = (

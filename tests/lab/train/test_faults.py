@@ -31,9 +31,9 @@ from torch import nn
 
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError, RunError
-from steadeq.lab.folder import RunFolder
 from steadeq.lab.optimizers import SGD
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.train import Trainer
 from steadeq.models import AbstractModelConfig, ToyDEQ
 

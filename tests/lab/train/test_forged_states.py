@@ -36,6 +36,16 @@ FORGERIES = {
     "steps of many numbers": (lambda s: _entries(s).update(step=torch.zeros(2)), "step of parameter 0"),
     "a parameter too many": (lambda s: s["optimizer"]["state"].update({99: {}}), "parameter 99"),
     "a rate that is a text": (lambda s: s["optimizer"]["param_groups"][0].update(eps="x"), "eps of the optimizer"),
+    "a rate that is a list": (lambda s: s["optimizer"]["param_groups"][0].update(eps=[1, 2]), "eps of the optimizer"),
+    "another rate": (
+        lambda s: s["optimizer"]["param_groups"][0].update(eps=0.5),
+        "eps of the optimizer is 0.5 instead of 1e-08",
+    ),
+    "parameters in another order": (
+        lambda s: s["optimizer"]["param_groups"][0]["params"].reverse(),
+        "params of the optimizer is",
+    ),
+    "steps before the first": (lambda s: _entries(s).update(step=torch.tensor(-1.0)), "step of parameter 0"),
     "windows of integers": (lambda s: s["window"]["sums"].update(loss=1), "'loss' in sums of the window is a int"),
     "windows that are integers": (lambda s: s["window"].update(counts=3), "counts of the window is a int"),
     "windows without counts": (lambda s: s["window"]["counts"].clear(), "sums and counts of the window"),
@@ -44,10 +54,8 @@ FORGERIES = {
 }
 
 
-@pytest.mark.parametrize("case", FORGERIES)
-def test_a_forged_state_is_refused_by_name(case, stopped, tmp_path, capfd):
-    forge, message = FORGERIES[case]
-    path = shutil.copytree(stopped, tmp_path / "run")
+def forge_state(path, forge):
+    """Change the last state of a run, and its checksum."""
     folder = path / "checkpoints" / "step-00000004"
     state = torch.load(folder / "state.pt", weights_only=True)
     forge(state)
@@ -55,8 +63,21 @@ def test_a_forged_state_is_refused_by_name(case, stopped, tmp_path, capfd):
     sums = json.loads((folder / "checksums.json").read_text())
     sums["state.pt"] = hashlib.sha256((folder / "state.pt").read_bytes()).hexdigest()
     (folder / "checksums.json").write_text(json.dumps(sums))
+
+
+@pytest.mark.parametrize("case", FORGERIES)
+def test_a_forged_state_is_refused_by_name(case, stopped, tmp_path, capfd):
+    forge, message = FORGERIES[case]
+    path = shutil.copytree(stopped, tmp_path / "run")
+    forge_state(path, forge)
     assert main(["train", "--resume", "--out", str(path)]) == 1
     said = capfd.readouterr().err
     assert "The state of step 4 in" in said
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_how_an_optimizer_computes_is_not_taken_from_a_state(stopped, tmp_path):
+    path = shutil.copytree(stopped, tmp_path / "run")
+    forge_state(path, lambda s: s["optimizer"]["param_groups"][0].update(lr="x", capturable=True, fused=[1]))
+    assert main(["train", "--resume", "--out", str(path)]) == 0

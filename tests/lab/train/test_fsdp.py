@@ -18,12 +18,12 @@ from lab.train.runs import assert_same, final_state, metrics_of, signal_at_step,
 from lab.train.test_distributed import OPTIONS, TIMEOUT, assert_close, finish, has_lines, start_two, workers_of
 from two_processes import run_workers
 
-from steadeq.lab.checkpoint import DamagedCheckpointError
 from steadeq.lab.cli.main import main
 from steadeq.lab.config import TrainConfig
 from steadeq.lab.errors import InputError, Interrupted
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.loading import load_model
+from steadeq.lab.run.checkpoint import DamagedCheckpointError
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.loading import load_model
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 

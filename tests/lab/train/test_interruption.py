@@ -9,7 +9,7 @@ import pytest
 from lab.train.runs import assert_same, final_state, start, tiny_config, train
 
 from steadeq.lab.errors import Interrupted
-from steadeq.lab.folder import RunFolder
+from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.signals import Interruption
 from steadeq.lab.train import Trainer
 from steadeq.lab.train.display import Display

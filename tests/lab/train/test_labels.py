@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from steadeq.lab.data import AbstractDataConfig, InMemory, Splits
 from steadeq.lab.errors import InputError
-from steadeq.lab.folder import RunFolder
+from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.tasks import Classification
 from steadeq.lab.train import Trainer
 from steadeq.models import ConvDEQ

@@ -13,8 +13,8 @@ from steadeq.lab.cli.main import main
 from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig, WarmupConfig
 from steadeq.lab.data import StreamReader, Text, WikiText2
 from steadeq.lab.errors import InputError, Interrupted, RunError
-from steadeq.lab.folder import RunFolder
 from steadeq.lab.optimizers import Adam
+from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.tasks import LanguageModeling
 from steadeq.lab.train import Process, Trainer
 from steadeq.lab.train.adapter import CarryStore

@@ -10,8 +10,8 @@ from lab.train.runs import Crash, raise_at
 
 from steadeq import load_model
 from steadeq.lab.cli.main import main
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunRecord
 
 # With a rate that does not depend on the length of the run, a longer run begins as the shorter one.
 CONSTANT = "--optimizer.learning-rate 1e-3 --optimizer.min-learning-rate 1e-3 --log.spectrum-samples 0"

@@ -32,8 +32,8 @@ from steadeq.lab.config import RandomBudget
 from steadeq.lab.data import AbstractDataConfig, AbstractDataset, InMemory, SampleReader
 from steadeq.lab.data.readers import BatchOrder
 from steadeq.lab.errors import InputError
-from steadeq.lab.folder import RunFolder
 from steadeq.lab.optimizers import SGD, Adam, AdamW
+from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.tasks import Regression
 from steadeq.lab.train import Process, Trainer
 from steadeq.lab.train.evaluation import Evaluator

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from lab.train.runs import assert_same, final_state, metrics_of, tiny_config, train
 
-from steadeq.lab.checkpoint import CheckpointFolder
 from steadeq.lab.errors import Interrupted, RunError
-from steadeq.lab.folder import RunFolder
+from steadeq.lab.run.checkpoint import CheckpointFolder
+from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.train import Trainer
 from steadeq.lab.train.display import Display
 

@@ -14,7 +14,7 @@ import steadeq
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError
 from steadeq.lab.recipes import load_recipe
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.record import RunRecord
 
 DATA = '''
 """Rentals of bikes by weather; the neighbor of bikes.py."""
@@ -374,7 +374,7 @@ def test_a_file_that_fails_is_refused_with_the_line(folder, tmp_path, capfd):
 
 def test_a_config_of_a_script_needs_no_recipe_to_train(folder, tmp_path):
     # As in a notebook: the objects are there, nothing is looked up by name.
-    from steadeq.lab.folder import RunFolder
+    from steadeq.lab.run.folder import RunFolder
     from steadeq.lab.train import Trainer
 
     config = load_recipe("bikes.py:plain").build()

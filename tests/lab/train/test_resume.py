@@ -23,12 +23,12 @@ from lab.train.runs import (
 )
 
 from steadeq import ClosedLoop
-from steadeq.lab.checkpoint import CheckpointFolder
 from steadeq.lab.cli.main import main
 from steadeq.lab.config import RandomBudget
 from steadeq.lab.errors import Interrupted
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.runs import RunRecord
+from steadeq.lab.run.checkpoint import CheckpointFolder
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunRecord
 from steadeq.lab.train.evaluation import Evaluator
 
 each_variant = pytest.mark.parametrize("variant", VARIANTS)

@@ -4,8 +4,8 @@ import torch
 from lab.train.runs import tiny_config
 
 from steadeq.lab.cli.main import main
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.loading import build_model
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.loading import build_model
 from steadeq.lab.train import Trainer
 
 SECTIONS = {

@@ -11,8 +11,8 @@ from ..._internal.validation import check_count
 from .. import recipes
 from ..config import TrainConfig
 from ..report import Panel, RunGroup, Section, loop_figure, validation_evals_figure, write_report
+from ..run.record import RunRecord, Spread, spread
 from ..runner import complete_evaluation, complete_runs, run_state
-from ..runs import RunRecord, Spread, spread
 from ..terminal import answer, note
 from ..train.display import choose_display
 from .arguments import parse
@@ -94,9 +94,9 @@ def _lead(groups: Sequence[RunGroup]) -> Section:
     """Return what the report opens with: one sentence, and the figures that show it."""
     plain, regularized = ({n: _share(_score(group, n)) for n in (_TRAINED, _LONGER)} for group in groups)
     sentence = (
-        f"Both networks are trained to answer after {_TRAINED} evaluations of one block. Then {plain[_TRAINED]} of "
-        f"the answers are right without the penalty, and {regularized[_TRAINED]} with it. After {_LONGER} evaluations, "
-        f"{plain[_LONGER]} are right without the penalty, and {regularized[_LONGER]} with it."
+        f"Both networks are trained to answer after {_TRAINED} evaluations of one block. At that depth, "
+        f"{plain[_TRAINED]} of the answers are right without the penalty and {regularized[_TRAINED]} with it. After "
+        f"{_LONGER} evaluations, {plain[_LONGER]} are right without the penalty and {regularized[_LONGER]} with it."
     )
     scores, evaluations = loop_figure(groups, training_depth=_TRAINED), validation_evals_figure(groups)
     assert scores is not None

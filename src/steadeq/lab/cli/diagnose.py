@@ -25,11 +25,11 @@ from ..config import TrainConfig
 from ..data import Synthetic, read_samples, synthetic
 from ..errors import InputError
 from ..files import check_no_link, check_plain, write_atomically
-from ..loading import TrainedModel, load_trained
 from ..recipes import call_function, names_function
 from ..report import diagnosis_panels, iteration_panel, save_png, synthetic_figure
 from ..report.synthetic import Frame
-from ..runs import RunDiagnosis, Split
+from ..run.loading import TrainedModel, load_trained
+from ..run.record import RunDiagnosis, Split
 from ..terminal import Work, answer, note
 from ..train import Process
 from ..train.adapter import ModelAdapter
@@ -85,21 +85,8 @@ def run(arguments: Sequence[str]) -> int:
     with Process.join(args.device) as process:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
         with Work(f"Diagnosing {args.run}", 8) as work:
-            result = _measure(trained, args, process.device, work)
-    panels = [iteration_panel(result), *diagnosis_panels(result)]
-    figures = {panel.title: panel.figure for panel in panels} | _surfaces(trained)
-    folder = args.run / "diagnosis"
-    try:
-        check_plain(args.run / "diagnosis.json")
-        check_no_link(folder)
-        folder.mkdir(exist_ok=True)
-        write_atomically(args.run / "diagnosis.json", result.to_json())
-        for name, figure in figures.items():
-            path = folder / f"{name.lower().replace(' ', '-')}.png"
-            check_plain(path)
-            save_png(figure, path)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}.") from error
+            result = measure(trained, args, process.device, work)
+    write(result, trained, args.run)
     print(result.found.details() if args.details else result.found, end="\n\n")
     rows = [
         _row("spectral radius (Arnoldi)", result.spectral_radius, result.spectral_radius_errors),
@@ -113,9 +100,27 @@ def run(arguments: Sequence[str]) -> int:
         f"{result.converged:.0%} converged"
     )
     print_table(["per sample", "mean", "smallest", "largest", "mean error"], rows, title=title)
-    note(f"Written to {args.run / 'diagnosis.json'} and {folder}.")
+    note(f"Written to {args.run / 'diagnosis.json'} and {args.run / 'diagnosis'}.")
     answer(json.loads(result.to_json()))
     return 0
+
+
+def write(result: RunDiagnosis, trained: TrainedModel, run: Path) -> None:
+    """Write a diagnosis and its figures into the folder of a run."""
+    panels = [iteration_panel(result), *diagnosis_panels(result)]
+    figures = {panel.title: panel.figure for panel in panels} | _surfaces(trained)
+    folder = run / "diagnosis"
+    try:
+        check_plain(run / "diagnosis.json")
+        check_no_link(folder)
+        folder.mkdir(exist_ok=True)
+        write_atomically(run / "diagnosis.json", result.to_json())
+        for name, figure in figures.items():
+            path = folder / f"{name.lower().replace(' ', '-')}.png"
+            check_plain(path)
+            save_png(figure, path)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}.") from error
 
 
 def _run_file(args: Arguments) -> int:
@@ -142,12 +147,12 @@ def _run_file(args: Arguments) -> int:
     return 0
 
 
-def _measure(trained: TrainedModel, args: Arguments, device: torch.device, work: Work) -> RunDiagnosis:
+def measure(trained: TrainedModel, args: Arguments, device: torch.device, work: Work) -> RunDiagnosis:
     """Return what is found out about a trained model on some samples of a split."""
     config, adapter = trained.config, ModelAdapter(trained.model)
     if not adapter.has_equilibrium:
         raise InputError(f"{args.run} is a run of an explicit network: it has no equilibrium to diagnose.")
-    depth = _training_depth(config, trained.step)
+    depth = training_depth(config, trained.step)
     max_evals = max(256, 4 * depth) if args.max_evals is None else args.max_evals
     if max_evals < depth:
         raise InputError(f"--max-evals is {max_evals}; it must be at least the {depth} evaluations of training.")
@@ -178,7 +183,7 @@ def _measure(trained: TrainedModel, args: Arguments, device: torch.device, work:
         return _summarize(trained, eq, solver, found, args, work)
 
 
-def _training_depth(config: TrainConfig, step: int) -> int:
+def training_depth(config: TrainConfig, step: int) -> int:
     """Return how many evaluations lead to the states of training, at most, and in the mean where that is random."""
     if 0 < step <= config.warmup.num_steps:
         return config.warmup.depth

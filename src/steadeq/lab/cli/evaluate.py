@@ -17,8 +17,8 @@ from ...solvers import AbstractSolver
 from ..config import LogConfig, TrainConfig
 from ..data import AbstractDataConfig, AbstractTextConfig, MapDataset, read_samples
 from ..errors import InputError
-from ..loading import TrainedModel, load_model, load_trained
-from ..runs import EvaluationRow, Split
+from ..run.loading import TrainedModel, load_model, load_trained
+from ..run.record import EvaluationRow, Split
 from ..serialization import class_name, subclasses
 from ..tasks import AbstractTask, Classification, LanguageModeling
 from ..terminal import answer, note

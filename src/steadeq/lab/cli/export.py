@@ -36,8 +36,8 @@ from ..config import TrainConfig
 from ..data import AbstractDataConfig, read_samples
 from ..errors import InputError
 from ..files import one_line, write_atomically
-from ..loading import load_model, load_trained
 from ..recipes import get, names
+from ..run.loading import load_model, load_trained
 from ..terminal import Work, answer, note
 from ..train.adapter import ModelAdapter
 from .arguments import parse, positional

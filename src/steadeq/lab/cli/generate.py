@@ -18,7 +18,7 @@ from ...solvers import AbstractSolver
 from ..data import AbstractTextConfig, Vocabulary
 from ..data.vocabulary import EOS
 from ..errors import InputError, Interrupted, RunError
-from ..loading import TrainedModel, load_trained
+from ..run.loading import TrainedModel, load_trained
 from ..terminal import answer, is_quiet
 from ..train import Process
 from ..train.adapter import ModelAdapter

@@ -53,7 +53,9 @@ class StoppingOnce:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     try:
-        print("steadeq: Stopped; nothing was begun.", file=sys.stderr, flush=True)
+        # In a terminal, "loading ..." is still on the line.
+        begin = "\n" if sys.stderr.isatty() else ""
+        print(f"{begin}steadeq: Stopped before anything was done.", file=sys.stderr, flush=True)
     finally:
         # Whether or not somebody is there to read it.
         os._exit(130)

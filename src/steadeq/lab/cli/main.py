@@ -19,7 +19,7 @@ from ... import __version__
 from ..._internal.validation import suggestion
 from ..errors import HelpShown, InputError, Interrupted, RunError, printable
 from ..memory import lack_of_memory
-from ..terminal import MANNERS, Work, in_manner
+from ..terminal import MANNERS, Work, clear_bar, in_manner
 from .leaving import LeavingAtOnce
 
 COMMANDS = {
@@ -28,6 +28,7 @@ COMMANDS = {
     "train": "train a recipe, with progress, logs and checkpoints; Ctrl-C and kill are safe",
     "evaluate": "measure the task metric of a run or a model against the number of evaluations",
     "diagnose": "find out whether iterating a trained cell settles and helps, with its spectrum and residuals",
+    "repair": "tune a trained cell that is right at its training depth only, into a new run",
     "generate": "write text with a language model, token by token",
     "reproduce": "reproduce a table or figure of the paper",
     "convert": "convert an official checkpoint of locuslab/deq or torchdeq",
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     logging.basicConfig(level=logging.WARNING)
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(_PrintableFormatter("%(message)s"))
+        handler.setFormatter(PrintableFormatter("%(message)s"))
     try:
         code = _dispatch(arguments)
         # A reader that has gone shows only when what is buffered is written.
@@ -167,10 +168,11 @@ def _let_the_first_process_speak() -> None:
         time.sleep(_PATIENCE)
 
 
-class _PrintableFormatter(logging.Formatter):
-    """Says nothing that changes a terminal, whatever files and folders are called."""
+class PrintableFormatter(logging.Formatter):
+    """Says nothing that changes a terminal, whatever files and folders are called, on a line without a bar."""
 
     def format(self, record: logging.LogRecord) -> str:
+        clear_bar()
         return printable(super().format(record))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..report import write_report
-from ..runs import RunRecord
+from ..run.record import RunRecord
 from ..terminal import answer, note
 from .arguments import parse, positional
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from ...models import PretrainedModel
 from ..cards import card_of_run
 from ..errors import InputError
-from ..loading import load_model
-from ..runs import RunRecord
+from ..run.loading import load_model
+from ..run.record import RunRecord
 from ..terminal import answer, note
 from .arguments import parse, positional
 

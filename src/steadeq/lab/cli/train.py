@@ -14,8 +14,8 @@ import torch.distributed as dist
 from .. import recipes
 from ..config import TrainConfig
 from ..errors import InputError, Interrupted, RunError
-from ..folder import RunFolder
-from ..runs import RunRecord
+from ..run.folder import RunFolder
+from ..run.record import RunRecord
 from ..serialization import differences
 from ..terminal import Work, answer
 from ..train import Process, Trainer

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..files import read_plain
-from . import pickles
+from ..files import one_line, read_plain
 from .augmentation import AbstractSmallImages, check_labels
 from .locations import require
 
@@ -73,12 +76,27 @@ def read_binary(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def read_pickled(path: Path) -> tuple[Tensor, Tensor]:
-    """Return the (N, 3, 32, 32) uint8 images and the labels of one pickled file; nothing that it asks for is run."""
-    content = pickles.read(path)
-    images, labels = content.get("data"), content.get("labels")
-    if not isinstance(images, Tensor) or images.dim() != 2 or images.shape[1] != _RECORD - 1:
-        raise InputError(f"{path} is damaged: its data is not an array with rows of {_RECORD - 1} bytes.")
-    if not isinstance(labels, list) or not all(type(label) is int for label in labels) or len(labels) != len(images):
-        raise InputError(f"{path} is damaged: its labels are not a list of {len(images)} integers.")
-    check_labels(labels, path)
-    return images.reshape(-1, 3, 32, 32), torch.tensor(labels)
+    """Return the (N, 3, 32, 32) uint8 images and the labels of one pickled file, which must be the published one."""
+    content = read_plain(path, max_bytes=_MAX_BYTES)
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != CHECKSUMS[PICKLED_FOLDER].get(path.name):
+        raise InputError(
+            f"{path} is refused: it is not the published file (by MD5), and no other pickle is read; get it again, or "
+            "the binary version."
+        )
+    try:
+        found = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{path} is refused: {error}.") from error
+    return torch.from_numpy(found[b"data"]).reshape(-1, 3, 32, 32), torch.tensor(found[b"labels"])
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Knows the three names that arrays need, and no others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _NAMES:
+            raise pickle.UnpicklingError(f"it asks for {one_line(f'{module}.{name}')}, which no file of data needs")
+        return super().find_class(module, name)
+
+
+_NAMES = (("numpy", "ndarray"), ("numpy", "dtype"), ("numpy.core.multiarray", "_reconstruct"))

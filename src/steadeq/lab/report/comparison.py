@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .. import notation
-from ..runs import Split
+from ..run.record import Split
 from .groups import RunGroup
 
 _COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -71,8 +71,11 @@ def _cell(
     deviation = ""
     # One that the format cannot show says nothing.
     if spread.std is not None and form(spread.std) != form(0.0):
-        is_time = form is notation.duration
-        deviation = notation.duration(spread.std, like=spread.mean) if is_time else form(spread.std)
+        deviation = form(spread.std)
+        if form is notation.duration:
+            deviation = notation.duration(spread.std, like=spread.mean)
+        elif form is notation.number:
+            deviation = notation.number(spread.std, 2)
     error = group.error_note(name, split).strip(" ()")
     return Cell(text=form(spread.mean), spread=deviation, error=error, is_best=is_best)
 

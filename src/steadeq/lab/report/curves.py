@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from .. import notation
-from ..runs import Array, Event, RunRecord
+from ..run.record import Array, Event, RunRecord
 from .groups import Band, RunGroup, combine
 from .panels import Section, panels
 from .style import GRAY, add_legend, fit, look, new_axes, styled, use_log_scale
@@ -186,7 +186,7 @@ def curve_sections(groups: Sequence[RunGroup]) -> list[Section]:
         (
             score_by_evals_figure(groups),
             "Task metric by evaluation budget",
-            "A stable model is as good with few evaluations as with many: look for the curve that is flat soonest.",
+            "A stable model is as good with few evaluations as with many.",
         ),
         (
             score_by_time_figure(groups),
@@ -217,7 +217,7 @@ def curve_sections(groups: Sequence[RunGroup]) -> list[Section]:
             jacobian_figure(groups),
             "Jacobian norm",
             "Squared Frobenius norm of the Jacobian at the equilibrium, divided by the state's dimension: "
-            "what the penalty holds down.",
+            "this is what the penalty lowers.",
         ),
         (
             spectral_radius_figure(groups),

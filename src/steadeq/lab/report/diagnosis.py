@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..runs import Array, RunDiagnosis
+from ..run.record import Array, RunDiagnosis
 from .panels import Panel, panels
 from .style import BLUE, GRAY, PALETTE, add_legend, new_axes, styled, use_log_scale
 

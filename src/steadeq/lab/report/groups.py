@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..notation import error_note, setting
-from ..runs import Array, EvaluationRow, RunRecord, Split, Spread, ValidationLine, spread
+from ..run.record import Array, EvaluationRow, RunRecord, Split, Spread, ValidationLine, spread
 from ..serialization import config_to_json, flatten
 
 MAX_POINTS = 120

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .. import notation
-from ..runs import Split, Spread
+from ..run.record import Split, Spread
 from ..serialization import differences
 from ..tasks import AbstractTask
 from .groups import RunGroup, measure

@@ -14,7 +14,7 @@ from ...models import ToyDEQ
 from ..errors import InputError
 from ..files import write_atomically
 from ..notation import plural
-from ..runs import RunRecord
+from ..run.record import RunRecord
 from ..serialization import class_name, config_to_json
 from ..terminal import Work
 from .comparison import compare_groups, summary_lines

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .. import recipes
 from ..errors import InputError
 from ..notation import MISSING, setting
-from ..runs import RunRecord, Session
+from ..run.record import RunRecord, Session
 from ..serialization import command_line, flatten
 from .groups import differing_fields
 
@@ -29,7 +29,9 @@ def rerun_command(run: RunRecord) -> list[str]:
             options.append([word])
         else:
             options[-1].append(word)
-    return [command, *map(shlex.join, options)]
+    # Two runs of a recipe need two folders.
+    folder = [] if run.name == run.config.recipe else [f"--out {shlex.quote(f'runs/{run.name}')}"]
+    return [command, *folder, *map(shlex.join, options)]
 
 
 def difference_table(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[str]]]:

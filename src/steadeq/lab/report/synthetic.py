@@ -24,9 +24,9 @@ from ...solvers import Anderson, Picard
 from ..data import AbstractDataset
 from ..data.synthetic import Synthetic, target
 from ..errors import InputError, RunError
-from ..folder import RunFolder
-from ..loading import build_model, load_weights
-from ..runs import Array, RunRecord
+from ..run.folder import RunFolder
+from ..run.loading import build_model, load_weights
+from ..run.record import Array, RunRecord
 from .groups import RunGroup
 from .panels import Panel, Section
 from .style import BLUE, GRAY, INK, PALETTE, RED, WIDTH, fit, look, new_axes, styled

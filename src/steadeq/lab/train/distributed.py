@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InputError
-from ..shards import check_version, is_sharded
+from ..run.shards import check_version, is_sharded
 
 Parallel = Literal["ddp", "fsdp"]
 

@@ -17,8 +17,8 @@ from ...solvers import AbstractSolver
 from ..data import MapDataset, evaluation_batches, is_contiguous, read_samples, spread_over
 from ..errors import InputError, Interrupted
 from ..files import check_plain, write_atomically
-from ..loading import TrainedModel
-from ..runs import Evaluation, EvaluationRow, Split
+from ..run.loading import TrainedModel
+from ..run.record import Evaluation, EvaluationRow, Split
 from ..signals import Interruption
 from ..tasks import AbstractTask
 from ..terminal import Work
@@ -142,10 +142,15 @@ class Evaluator:
         numbers = self.process.total(torch.cat([sums, scores])).tolist()
         loss, residual, evals, converged, seconds, count, num_bad, *totals = numbers
         has_solves = adapter.has_equilibrium
+        max_evals = (depth or solver.max_evals) if has_solves else 0
         if num_bad and self.process.is_main:
-            log.warning("%d samples have a state or a loss that is not finite; their scores are meaningless.", num_bad)
+            log.warning(
+                "%d samples have a state or a loss that is not finite%s; their scores are meaningless.",
+                num_bad,
+                f" after {max_evals} evaluations" if max_evals else "",
+            )
         return EvaluationRow(
-            max_evals=(depth or solver.max_evals) if has_solves else 0,
+            max_evals=max_evals,
             loss=loss / count,
             score=self.task.summarize([total / count for total in totals]),
             forward_residual=residual / count if has_solves else None,

@@ -11,25 +11,24 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ... import __version__
 from ..._internal.allocator import keep_freed_memory
 from ...equilibrium import ConvergenceWarning, Equilibrium
-from ...jacobian import AbstractRegularizer, Constant, JacobianRegularizer
-from ..checkpoint import Checkpoint, Like
+from ...jacobian import AbstractRegularizer, Constant
 from ..config import TrainConfig
 from ..data import AbstractTextConfig, Splits, check_all_targets, open_reader, read_samples
 from ..divergence import NUM_STEPS, is_off_track, trivial_loss_of
 from ..errors import Diverged, InputError, Interrupted, RunError
 from ..files import check_plain
-from ..folder import RunFolder
-from ..identity import Identity
-from ..loading import build_model, load_model, load_weights
+from ..run.checkpoint import Checkpoint, Like
+from ..run.folder import RunFolder
+from ..run.identity import Identity
+from ..run.loading import build_model, load_model, load_weights
+from ..run.shards import Crew, is_sharded
 from ..seeds import derive_seed
-from ..shards import Crew, is_sharded
 from ..signals import Interruption
-from ..tasks import Classification, Segmentation
 from .adapter import CarryStore, ModelAdapter
 from .display import Display, LastingDisplay
 from .distributed import Process
@@ -70,27 +69,34 @@ class Trainer:
     ) -> None:
         # As solves do: explicit networks are compared with them.
         keep_freed_memory()
-        self.config, self.folder, self.process = config, folder, process
+        self.config, self.folder, self.process, self.task = config, folder, process, config.data.task
         # By which its progress is shown, wherever it is moved to.
         self._title = folder.path.name
         self.interruption = Interruption()
         shown = display if display is not None and process.is_main else Display()
         self.display = LastingDisplay(shown, self.interruption.request)
-        loop, device = config.loop, process.device
-        self.splits = config.data.load()
-        if not isinstance(self.splits, Splits):
-            raise InputError(
-                f"{type(config.data).__name__}.load returned a {type(self.splits).__name__}; it must return Splits."
-            )
-        # Once, as telling whether a cache of it is good takes a look at the whole text.
-        vocabulary = config.data.vocabulary() if isinstance(config.data, AbstractTextConfig) else None
-        if vocabulary is not None:
-            _check_vocabulary(config, len(vocabulary))
-        self.identity = Identity.of(config, self.splits, vocabulary)
-        if not process.agrees(f"{self.identity.digest()} {__version__} {torch.__version__}"):
-            raise InputError("The processes were given different configs, different data or different versions.")
-        is_labeled = isinstance(config.data.task, (Classification, Segmentation))
-        num_classes: int | None = getattr(config.model, "num_classes", None) if is_labeled else None
+        self.splits, self.identity = _load_data(config, process)
+        self._open_reader()
+        self.model = _build_network(config, folder, process, recipe)
+        self._sanity_check()
+        self._prepare_steps(is_profiled=is_profiled)
+
+        self.step = 0
+        """Steps completed."""
+        self.window = Window()
+        self.num_bad_in_row = self.num_bad = 0
+        self.num_off_track = 0
+        """Steps in a row that solved or learned nothing."""
+        self._trivial_loss = trivial_loss_of(self.splits) if config.loop.stop_diverged else math.inf
+        self.evaluated_at = self._saved_at = -1
+        self._is_lengthened = False
+        self.evaluation: dict[str, float] = {}
+        self._log: MetricsLog | None = None
+
+    def _open_reader(self) -> None:
+        """Begin to read batches, which tells how many steps there are."""
+        config, loop, process = self.config, self.config.loop, self.process
+        num_classes = _num_classes(config)
         if num_classes is not None:
             for dataset in (self.splits.validation, self.splits.test):
                 check_all_targets(dataset, num_classes)
@@ -107,21 +113,13 @@ class Trainer:
         self.num_steps = loop.num_steps or loop.num_epochs * self.reader.steps_per_epoch
         self.eval_every = config.log.eval_every or self.reader.steps_per_epoch
         self.checkpoint_every = config.log.checkpoint_every or self.reader.steps_per_epoch
-        precision = torch.bfloat16 if loop.precision == "bfloat16" else None
 
-        self.model = build_model(config)
-        if loop.init_from is not None and not folder.checkpoints().steps():
-            load_weights(self.model, load_model(loop.init_from, recipe=recipe).state_dict())
-        self.model.to(device)
-        self.task = config.data.task
-        if loop.num_answers > 1 and not ModelAdapter(self.model).can_go_on:
-            raise InputError(
-                f"loop.num_answers is {loop.num_answers}; it must be 1 for this network. Only equilibrium models that "
-                "carry no memory from one text segment to the next can continue a solve."
-            )
-        self._sanity_check()
+    def _prepare_steps(self, *, is_profiled: bool) -> None:
+        """Make what a step of training and an evaluation need besides the network and the data."""
+        config, loop, process = self.config, self.config.loop, self.process
+        precision = torch.bfloat16 if loop.precision == "bfloat16" else None
         self.average = copy.deepcopy(self.model) if loop.ema_decay else None
-        self.profile = Profile(self.model, device, is_on=is_profiled)
+        self.profile = Profile(self.model, process.device, is_on=is_profiled)
         self.train_step = process.wrap(TrainStep(self.model, self.task, precision=precision, profile=self.profile))
         self._evaluated = self.train_step if self.average is None else process.shard(self.average)
         """What holds the parameters of the network that evaluations use."""
@@ -141,18 +139,6 @@ class Trainer:
             precision=precision,
             interruption=self.interruption,
         )
-
-        self.step = 0
-        """Steps completed."""
-        self.window = Window()
-        self.num_bad_in_row = self.num_bad = 0
-        self.num_off_track = 0
-        """Steps in a row that solved or learned nothing."""
-        self._trivial_loss = trivial_loss_of(self.splits) if loop.stop_diverged else math.inf
-        self.evaluated_at = self._saved_at = -1
-        self._is_lengthened = False
-        self.evaluation: dict[str, float] = {}
-        self._log: MetricsLog | None = None
 
     @torch.no_grad()
     def _sanity_check(self) -> None:
@@ -228,7 +214,9 @@ class Trainer:
         if self.average is not None and checkpoint.average is not None:
             load_weights(self.average, checkpoint.average)
         check_optimizer(state["optimizer"], self.optimizer)
-        self.optimizer.load_state_dict(state["optimizer"])
+        # Its settings are those of the config.
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.process.prepare(self.optimizer)
         self.regularizer.load_state_dict(state["regularizer"])
         check_window(state["window"])
@@ -564,12 +552,49 @@ def _check_penalty(regularizer: AbstractRegularizer, eq: Equilibrium) -> None:
             raise
         if "second derivative" not in str(error):
             raise InputError(f"The penalty of {name} cannot be computed: {str(error).splitlines()[0]}") from error
-        is_jacobian = isinstance(regularizer, JacobianRegularizer)
-        options = ("" if is_jacobian else "--regularizer JacobianRegularizer ") + "--regularizer.estimator difference"
+        options = (
+            "" if regularizer.is_norm else "--regularizer JacobianRegularizer "
+        ) + "--regularizer.estimator difference"
         raise InputError(
             f"{name} needs second derivatives of the cell, which fused attention, compiled code and many kernels do "
             f'not have: use JacobianRegularizer(estimator="difference"), which needs none ({options}).'
         ) from error
+
+
+def _load_data(config: TrainConfig, process: Process) -> tuple[Splits, Identity]:
+    """Return the samples, and what the run is tied to, which is the same on all processes."""
+    splits = config.data.load()
+    if not isinstance(splits, Splits):
+        raise InputError(
+            f"{type(config.data).__name__}.load returned a {type(splits).__name__}; it must return Splits."
+        )
+    # Once, as telling whether a cache of it is good takes a look at the whole text.
+    vocabulary = config.data.vocabulary() if isinstance(config.data, AbstractTextConfig) else None
+    if vocabulary is not None:
+        _check_vocabulary(config, len(vocabulary))
+    identity = Identity.of(config, splits, vocabulary)
+    if not process.agrees(f"{identity.digest()} {__version__} {torch.__version__}"):
+        raise InputError("The processes were given different configs, different data or different versions.")
+    return splits, identity
+
+
+def _num_classes(config: TrainConfig) -> int | None:
+    """Return how many classes the model tells apart, if its task has labels."""
+    return getattr(config.model, "num_classes", None) if config.data.task.is_labeled else None
+
+
+def _build_network(config: TrainConfig, folder: RunFolder, process: Process, recipe: str | None) -> nn.Module:
+    """Return the network, with the weights that a new run begins with."""
+    loop, model = config.loop, build_model(config)
+    if loop.init_from is not None and not folder.checkpoints().steps():
+        load_weights(model, load_model(loop.init_from, recipe=recipe).state_dict())
+    model.to(process.device)
+    if loop.num_answers > 1 and not ModelAdapter(model).can_go_on:
+        raise InputError(
+            f"loop.num_answers is {loop.num_answers}; it must be 1 for this network. Only equilibrium models that "
+            "carry no memory from one text segment to the next can continue a solve."
+        )
+    return model
 
 
 def _check_vocabulary(config: TrainConfig, num_tokens: int) -> None:

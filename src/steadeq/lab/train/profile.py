@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...adjoints import AbstractAdjoint, Implicit
+from ...adjoints import AbstractAdjoint
 from ...equilibrium import SolveStats
 from ...nn import DEQ
 from ...solvers import AbstractLinearSolver
@@ -79,11 +79,11 @@ class Profile:
 
     def adjoint(self, adjoint: AbstractAdjoint) -> AbstractAdjoint:
         """Return an adjoint whose solver is timed."""
-        if not self.is_on or not isinstance(adjoint, Implicit):
+        if not self.is_on:
             return adjoint
-        solver = adjoint.solver
-        timed = _TimedSolver(max_evals=solver.max_evals, tol=solver.tol, solver=solver, profile=self)
-        return replace(adjoint, solver=timed)
+        return adjoint.with_solver(
+            lambda solver: _TimedSolver(max_evals=solver.max_evals, tol=solver.tol, solver=solver, profile=self)
+        )
 
     def shares(self) -> dict[str, float]:
         """Return the part of the training time, without evaluations, that went into each section."""

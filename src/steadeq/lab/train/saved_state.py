@@ -5,13 +5,18 @@ Checksums find damage; whoever writes a state with its checksums may still have 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..._internal.codec import shown
+
 _LIKE_PARAMETERS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer"}
 """What the optimizers of PyTorch keep for each parameter, in its shape."""
+_SET_BY_THE_SESSION = {"lr", "foreach", "fused", "capturable", "differentiable"}
+"""Settings of an optimizer that each session makes for itself; all others follow from the config."""
 
 
 def check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -25,18 +30,18 @@ def check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
         parameter = parameters[index]
         for name, value in entries.items():
             where = f"{name} of parameter {index} in the optimizer"
-            if name == "step" and not (_is_number(value) or (isinstance(value, Tensor) and value.dim() == 0)):
-                raise ValueError(f"{where} is not a number.")
+            if name == "step" and not _is_count(value):
+                raise ValueError(f"{where} is not a number of steps.")
             if name in _LIKE_PARAMETERS and value is not None:
                 if not isinstance(value, Tensor) or value.shape != parameter.shape:
                     found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                     raise ValueError(f"{where} is {found} instead of {tuple(parameter.shape)}.")
                 if value.dtype != parameter.dtype:
                     raise ValueError(f"{where} is {value.dtype} instead of {parameter.dtype}.")
-    for group, own in zip(state["param_groups"], optimizer.param_groups, strict=True):
-        for name in own.keys() & group.keys() - {"params"}:
-            if isinstance(group[name], (str, Tensor)) and not isinstance(own[name], type(group[name])):
-                raise ValueError(f"{name} of the optimizer is a {type(group[name]).__name__}.")
+    for group, own in zip(state["param_groups"], optimizer.state_dict()["param_groups"], strict=True):
+        for name in group.keys() & own.keys() - _SET_BY_THE_SESSION:
+            if type(group[name]) is not type(own[name]) or group[name] != own[name]:
+                raise ValueError(f"{name} of the optimizer is {shown(group[name])} instead of {shown(own[name])}.")
 
 
 def check_window(state: Any) -> None:
@@ -57,6 +62,11 @@ def check_evaluation(values: dict[str, Any]) -> None:
     for name, value in values.items():
         if not _is_number(value):
             raise TypeError(f"{name!r} of the evaluation is a {type(value).__name__}.")
+
+
+def _is_count(value: Any) -> bool:
+    number: Any = value.item() if isinstance(value, Tensor) and value.dim() == 0 else value
+    return _is_number(number) and 0 <= number < math.inf
 
 
 def _is_number(value: Any) -> bool:

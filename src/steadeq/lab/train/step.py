@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..._internal.trees import map_leaves
 from ...adjoints import AbstractAdjoint
 from ...equilibrium import Equilibrium, Status
-from ...jacobian import AbstractRegularizer, JacobianRegularizer
+from ...jacobian import AbstractRegularizer
 from ...solvers import AbstractSolver
 from ..tasks import AbstractTask
 from .adapter import Answer, Carry, ModelAdapter
@@ -180,7 +180,7 @@ class TrainStep(nn.Module):
                 regularizer = settings.regularizer
                 term, bare = regularizer.evaluate(answer.equilibrium, step=settings.step, task_loss=task_loss)
                 # Others estimate something else.
-                norm = bare if isinstance(regularizer, JacobianRegularizer) else None
+                norm = bare if regularizer.is_norm else None
             scores = self.task.scores(answer.output, y, losses).detach()
             result = StepResult(
                 loss=task_loss + term,

@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._internal.codec import Reader, dump, to_plain
-from ..diagnosis import Diagnosis
-from .config import TrainConfig
-from .errors import InputError
-from .serialization import config_from_json
-from .tasks import AbstractTask
+from ..._internal.codec import Reader, dump, to_plain
+from ...diagnosis import Diagnosis
+from ...models.pretrained import is_pretrained
+from ..config import TrainConfig
+from ..errors import InputError
+from ..serialization import config_from_json
+from ..tasks import AbstractTask
 
 Array = NDArray[np.float64]
 Split = Literal["validation", "test"]
@@ -517,6 +518,8 @@ def read_config(path: Path, *, recipe: str | None = None) -> TrainConfig:
     try:
         return config_from_json(text, recipe=recipe)
     except ValueError as error:
+        if is_pretrained(path):
+            raise InputError(f"{path} is not a run: it holds a model.") from error
         raise InputError(f"{file} cannot be used: {error}") from error
 
 

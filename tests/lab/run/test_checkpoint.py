@@ -25,9 +25,9 @@ from lab.train.runs import (
     train_until,
 )
 
-from steadeq.lab.checkpoint import Checkpoint, CheckpointFolder, DamagedCheckpointError
 from steadeq.lab.errors import InputError, Interrupted, RunError
-from steadeq.lab.folder import RunFolder
+from steadeq.lab.run.checkpoint import Checkpoint, CheckpointFolder, DamagedCheckpointError
+from steadeq.lab.run.folder import RunFolder
 
 CONFIG = tiny_config(loop={"ema_decay": 0.9})
 FILES = ["model.safetensors", "average.safetensors", "state.pt", "checksums.json"]

@@ -25,10 +25,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ..models._saved import check_saved
-from .errors import InputError, RunError
-from .files import apply_umask, one_line, sync, write_atomically
-from .memory import lack_of_memory
+from ...models._saved import check_saved
+from ..errors import InputError, RunError
+from ..files import apply_umask, one_line, sync, write_atomically
+from ..memory import lack_of_memory
 from .shards import Crew, is_sharded, read_shards, take_share, write_shards
 
 log = logging.getLogger(__name__)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 
-from .. import __version__
+from ... import __version__
+from ..config import TrainConfig
+from ..errors import InputError, RunError
+from ..files import check_no_link, check_plain, write_atomically
+from ..serialization import config_to_json
 from .checkpoint import CheckpointFolder
-from .config import TrainConfig
-from .errors import InputError, RunError
-from .files import check_no_link, check_plain, write_atomically
-from .runs import Session, read_config, sessions_from_json, sessions_to_json
-from .serialization import config_to_json
+from .record import Session, read_config, sessions_from_json, sessions_to_json
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _WRITTEN = ("config.json", "environment.json", "metrics.jsonl", "checkpoints", "
 
 
 class RunFolder:
-    """A run's folder, as the trainer writes it; `steadeq.lab.runs.RunRecord` reads it.
+    """A run's folder, as the trainer writes it; `steadeq.lab.run.RunRecord` reads it.
 
     The trainer holds the folder with `lock`, and asks `locate` for its name before each write.
     """

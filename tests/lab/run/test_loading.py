@@ -12,7 +12,7 @@ from torch import nn
 
 import steadeq
 from steadeq.lab.errors import InputError, RunError
-from steadeq.lab.loading import build_model, load_trained, load_weights
+from steadeq.lab.run.loading import build_model, load_trained, load_weights
 from steadeq.models import ToyDEQ
 
 BAD = [math.nan, math.inf, -math.inf]
@@ -96,7 +96,7 @@ def test_masks_may_be_infinite_and_running_means_may_not():
 
 def test_weights_of_another_model_are_refused_by_name():
     weights = build_model(tiny_config()).state_dict()
-    with pytest.raises(InputError, match=r"layer\.cell\.b is missing there"):
+    with pytest.raises(InputError, match=r"layer\.cell\.b is missing in the checkpoint"):
         load_weights(build_model(tiny_config()), {k: v for k, v in weights.items() if k != "layer.cell.b"})
 
 

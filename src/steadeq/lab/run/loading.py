@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..models import PretrainedModel
-from ..models.pretrained import find_not_finite, is_pretrained
-from ..nn import DEQ
-from .config import TrainConfig
-from .data import AbstractTextConfig, MapDataset, fingerprint
-from .errors import InputError, RunError
+from ...models import PretrainedModel
+from ...models.pretrained import find_not_finite, is_pretrained
+from ...nn import DEQ
+from ..config import TrainConfig
+from ..data import AbstractTextConfig, MapDataset, fingerprint
+from ..errors import InputError, RunError
+from ..recipes import load_recipe
+from ..seeds import derive_seed
 from .folder import RunFolder
 from .identity import Identity
-from .recipes import load_recipe
-from .seeds import derive_seed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

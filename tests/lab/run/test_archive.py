@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from lab.train.runs import Crash, tiny_config, train, train_until
 
-from steadeq.lab.archive import archive_run
 from steadeq.lab.errors import InputError, RunError
-from steadeq.lab.folder import RunFolder
+from steadeq.lab.run.archive import archive_run
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import RunRecord, sessions_to_json
 from steadeq.lab.runner import complete_evaluation, run_state
-from steadeq.lab.runs import RunRecord, sessions_to_json
 
 CONFIG = tiny_config()
 

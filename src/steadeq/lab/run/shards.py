@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .errors import InputError, RunError
+from ..errors import InputError, RunError
 
 T = TypeVar("T")
 

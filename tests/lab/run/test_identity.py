@@ -11,8 +11,8 @@ from lab.train.runs import Crash, tiny_config, train_until
 from steadeq._internal.codec import to_plain
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError
-from steadeq.lab.folder import RunFolder
-from steadeq.lab.identity import Identity, _flatten
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.identity import Identity, _flatten
 from steadeq.lab.train import Process, Trainer
 
 OPTIONS = (

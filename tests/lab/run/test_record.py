@@ -13,9 +13,9 @@ from lab.report.folders import append, diagnosis, read, write_evaluation, write_
 from steadeq.jacobian import schedules
 from steadeq.lab.config import RandomBudget
 from steadeq.lab.errors import InputError
-from steadeq.lab.folder import RunFolder
 from steadeq.lab.recipes import get
-from steadeq.lab.runs import (
+from steadeq.lab.run.folder import RunFolder
+from steadeq.lab.run.record import (
     Evaluation,
     EvaluationRow,
     RunDiagnosis,
@@ -27,7 +27,7 @@ from steadeq.lab.runs import (
     sessions_to_json,
     spread,
 )
-from steadeq.models import ResNet
+from steadeq.models import ResNet, ToyDEQ
 
 EVALUATION = Evaluation(
     split="test",
@@ -319,6 +319,9 @@ def test_what_is_no_run_is_refused(tmp_path):
     for path, what in ((tmp_path, "has no config"), (tmp_path / "file", "is a file"), (tmp_path / "b", "not exist")):
         with pytest.raises(InputError, match=f"is not a run: it .*{what}"):
             RunRecord.read(path)
+    ToyDEQ(hidden=6).save_pretrained(tmp_path / "model")
+    with pytest.raises(InputError, match="model is not a run: it holds a model"):
+        RunRecord.read(tmp_path / "model")
 
 
 # Seeds

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
-from .files import write_atomically
-from .runs import RunRecord, sessions_to_json
+from ..errors import InputError
+from ..files import write_atomically
+from .record import RunRecord, sessions_to_json
 
 FILES = ("config.json", "metrics.jsonl", "evaluation.json", "costs.json")
 """What is kept as it is, where it is there; of environment.json, all but the arguments of the command line."""
