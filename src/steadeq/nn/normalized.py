@@ -21,7 +21,7 @@ class Normalized(nn.Module):
             (B, C, ...), `nn.LayerNorm(D)` or `nn.RMSNorm(D)` for (B, T, D).
 
     Raises:
-        ValueError: There is no norm or, when it is called, the state has another number of tensors.
+        ValueError: There is no norm or, when it is called, not one norm for each tensor of the state.
 
     Example:
         >>> import torch
