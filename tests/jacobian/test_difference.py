@@ -223,7 +223,9 @@ class TestRandomness:
         def f(z):
             return z * (torch.rand(z.shape, generator=own) < 0.9)
 
-        with pytest.warns(RandomnessWarning, match=r"^f is random between evaluations by other means .*as an input\.$"):
+        with pytest.warns(
+            RandomnessWarning, match=r"^f draws random numbers from something other than .*as an input\.$"
+        ):
             penalty(Equilibrium.at(f, torch.randn(4, 100)))
 
     def test_a_steep_map_is_no_reason_to_warn(self):

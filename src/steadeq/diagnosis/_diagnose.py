@@ -275,7 +275,10 @@ def _radius(
             generator=generator,
         )
     except RuntimeError as error:
-        return None, f"The spectral radius is unknown, as f could not be differentiated: {str(error).splitlines()[0]}"
+        return (
+            None,
+            f"The spectral radius is unknown, because f could not be differentiated: {str(error).splitlines()[0]}",
+        )
     except ValueError as error:
         # Rows that see each other have no radius each.
         return None, f"The spectral radius is unknown: {error}"
