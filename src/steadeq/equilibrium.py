@@ -58,10 +58,10 @@ _MESSAGES = {
         "this dtype, or the map hardly contracts here; loosen tol, use a wider dtype, or try another solver."
     ),
     Status.DIVERGED: (
-        "The state kept growing and its residual did not fall: f seems to have no fixed point within reach, as a block "
-        "that adds to its state has none; normalize what f returns, or regularize the Jacobian."
+        "The state kept growing and its residual did not fall: f seems to have no fixed point nearby, as is common "
+        "for blocks that add to their state; normalize the output of f, or regularize the Jacobian."
     ),
-    Status.NOT_MEASURED: "Nothing was iterated here, so that there is no residual to measure.",
+    Status.NOT_MEASURED: "Nothing was iterated, so there is no residual to measure.",
 }
 
 

@@ -536,5 +536,5 @@ def test_a_state_keeps_its_kind_of_dict(kind):
 
 @pytest.mark.parametrize("z0", [torch.zeros(2, 3), {"a": torch.zeros(2, 3)}, (torch.zeros(2, 3), torch.zeros(2, 1))])
 def test_outputs_beside_the_state_are_refused_with_what_to_do(z0):
-    with pytest.raises(ValueError, match="beside the state are not supported: compute them from the equilibrium"):
+    with pytest.raises(ValueError, match="besides the state are not supported: compute them from the equilibrium"):
         fixed_point(lambda z: (z, torch.zeros(())), z0)

@@ -434,7 +434,7 @@ def test_copies_are_independent():
         ({"image_size": 3}, "image_size is 3"),
         ({"image_size": 6, "tiers": (3, 3)}, "image_size is 6; 3 tiers need a multiple of 4"),
         ({"tiers": (3, 0)}, "tiers is 0"),
-        ({"kind": "dense", "tiers": (3,)}, r"tiers is \(3,\); a dense state has none"),
+        ({"kind": "dense", "tiers": (3,)}, r"tiers is \(3,\); a dense state has no tiers"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(options, message):

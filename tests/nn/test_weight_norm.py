@@ -360,7 +360,10 @@ def zero_row(layer):
     [
         (nn.ReLU, "has no linear or convolution layer"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), "weight of 0 has no shape yet"),
-        (lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))), "of 0 is computed already"),
+        (
+            lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))),
+            "of 0 already has a parametrization",
+        ),
         (lambda: nn.Sequential(nn.Linear(3, 3), zero_row(nn.Linear(3, 3))), "weight of 1 is zero for an output"),
     ],
     ids=["nothing", "lazy", "parametrized", "zero"],

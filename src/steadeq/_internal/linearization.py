@@ -134,7 +134,7 @@ class Linearization:
 
 _COMPILED = (
     "f runs compiled code, which {}; pass the cell itself and not torch.compile(cell): DEQ(cell, compile=True), or "
-    "fixed_point(cell, ..., f_solve=torch.compile(cell)), compiles the evaluations of which no gradient is taken. The "
+    "fixed_point(cell, ..., f_solve=torch.compile(cell)), compiles the evaluations without gradients. The "
     'Jacobian and the spectral penalty take compiled code with estimator="difference".'
 )
 
@@ -145,14 +145,14 @@ _REENTRANT = (
 
 _SHARDED = (
     "The parameters of f are sharded by fully_shard (FSDP2), which frees them after each product with the Jacobian, so "
-    'that it has no second derivative; JacobianRegularizer and jacobian_penalty do without if estimator="difference" '
-    "is given, and ResidualRegularizer always does."
+    'that it has no second derivative; JacobianRegularizer and jacobian_penalty work with estimator="difference", '
+    "and ResidualRegularizer always does."
 )
 
 CUT = (
-    "The graph between z and f(z) is cut: f(z) changes with z, but autograd finds no way from it to z, so that the "
-    "Jacobian is unknown; look for detach, .data, torch.no_grad, numpy or torch.compile inside of f. If no gradient is "
-    "wanted, solve under torch.no_grad(); if f is meant to be constant around z, return its image plus 0 * z."
+    "The graph between z and f(z) is cut: f(z) changes with z, but autograd finds no path from it to z, so the "
+    "Jacobian is unknown. Look for detach, .data, torch.no_grad, numpy or torch.compile inside f. If you want no "
+    "gradient, solve under torch.no_grad(). If f is constant around z by design, return its result plus 0 * z."
 )
 
 

@@ -65,7 +65,7 @@ def check_steady(
     elif point.layout.batch_dims and len(z) > 1 and are_coupled(point.vjp, z):
         raise ValueError(MISSED)
     else:
-        _warn("f at the state that was found is not what it was during the solve, as if it remembered earlier calls")
+        _warn("f returns something else at the final state than during the solve, as if it remembered earlier calls")
     return correct(stats, image, z, is_off)
 
 

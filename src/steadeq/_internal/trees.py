@@ -330,8 +330,8 @@ class Layout:
                 hint = ""
                 if isinstance(image, tuple) and image and has_structure(image[0], self.tree):
                     hint = (
-                        " Outputs beside the state are not supported: compute them from the equilibrium "
-                        "after the solve, which also gives them the whole gradient."
+                        " Outputs besides the state are not supported: compute them from the equilibrium after the "
+                        "solve, which also gives them the whole gradient."
                     )
                 raise ValueError(
                     f"f returned {describe(image)} where the state is {self._description}; it must return the same "

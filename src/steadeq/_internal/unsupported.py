@@ -26,8 +26,8 @@ def outside_of_graphs(function: _F) -> _F:
     disabled: Any = torch.compiler.disable(function)
     # What the compiler says under fullgraph=True.
     disabled._torchdynamo_disable_msg = (
-        f"steadeq's {function.__qualname__} runs outside of compiled graphs, as implicit gradients need products with "
-        "the Jacobian; leave fullgraph=True away, or compile the cell alone with DEQ(cell, compile=True); to "
+        f"steadeq's {function.__qualname__} runs outside of compiled graphs, because implicit gradients need products "
+        "with the Jacobian; leave out fullgraph=True, or compile the cell alone with DEQ(cell, compile=True); to "
         f"export a model, {_EXPORT}"
     )
     return disabled

@@ -332,7 +332,7 @@ class _Unwrapped(TorchFunctionMode):
 
 
 _CLOSED = (
-    "Under torch.func, fixed_point must know every tensor that f depends on and that is mapped over or has a gradient, "
-    "but f closes over one; pass it after z0 as an input, or let f be the nn.Module whose parameter it is. With "
+    "Under torch.func, fixed_point must know every tensor that f depends on and that is mapped over or has a "
+    "gradient, but f closes over one; pass it after z0 as an input, or pass the nn.Module that owns it as f. With "
     "adjoint=Unrolled(), torch.func.grad reaches what f closes over."
 )

@@ -176,8 +176,10 @@ class AbstractLinearAdjoint(AbstractAdjoint):
             audit=audit,
             refusal=None
             if self.is_exact
-            else f"A second derivative through adjoint={type(self).__name__}() is not supported, as its gradient "
-            "is an approximation that has no meaningful derivative; use adjoint=Implicit() or Unrolled().",
+            else (
+                f"A second derivative through adjoint={type(self).__name__}() is not supported, because its gradient "
+                "is an approximation without a meaningful derivative; use adjoint=Implicit() or Unrolled()."
+            ),
         )
         if attached.requires_grad:
             warn_if_short("forward", solver, stats)
@@ -221,11 +223,11 @@ def linearize_without(is_lost: Tensor | None, problem: Problem, z: Tensor) -> Li
 
 
 _ADVICE = {
-    "forward": "its gradients are taken at points that are no equilibria; raise max_evals, loosen tol, or keep the "
-    "cell stable with JacobianRegularizer. print(eq.stats) says how many samples and how far, eq.stats.status which; "
-    "to spend a fixed budget without this warning, set tol=0.",
+    "forward": "its gradients are computed at states that are not equilibria; raise max_evals, loosen tol, or keep "
+    "the cell stable with JacobianRegularizer. print(eq.stats) shows how many samples failed and by how much, "
+    "eq.stats.status shows which. To spend a fixed budget without this warning, set tol=0.",
     "backward": "its gradients are approximate; raise max_evals of the adjoint's solver, loosen its tol, or keep the "
-    "cell stable with JacobianRegularizer. print(eq.backward) says how many samples and how far.",
+    "cell stable with JacobianRegularizer. print(eq.backward) shows how many samples failed and by how much.",
 }
 
 

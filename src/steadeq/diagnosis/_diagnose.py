@@ -73,16 +73,16 @@ def diagnose(
         higher_is_better: Whether a larger score is better; pass False for a loss or a perplexity.
         max_products: Largest number of products with the Jacobian for the spectral radius; 0 skips it.
         generator: Source of the Gaussian start and of probes; torch's own by default.
-        batch_dims: 1 where dim 0 is a batch of independent samples, 0 where the whole state is one sample.
-        pass_step: Whether f is called as f(z, *inputs, step=k), with k from 0 on, as blocks want that know their step.
-            The spectral radius is measured at the last step.
-        bits: Numbers of bits, such as (8, 6, 4), to which the weights of f are rounded, to see what becomes of the
+        batch_dims: 1 if dim 0 is a batch of independent samples, 0 if the whole state is one sample.
+        pass_step: Whether f is called as f(z, *inputs, step=k), with k from 0 on, for blocks that depend on their step.
+            The spectral radius is then measured at the last step.
+        bits: Numbers of bits, such as (8, 6, 4), to which the weights of f are rounded, to measure the effect on the
             metric. Each takes `max_evals` evaluations; how much iterating multiplies errors takes 3 times as many.
         time_dim: Dim of state and inputs that is time, if you want to know whether later tokens change the states of
             earlier ones; takes the training depth twice, or 8 evaluations twice if none is given.
 
     Returns:
-        What was found; `print` says it in a few lines, and what to do about it.
+        The diagnosis; `print` it for a summary of a few lines with advice.
 
     Raises:
         ValueError: An argument is out of range, the metric returns something of another shape, or there is nothing that
@@ -244,7 +244,7 @@ def _noise(
 
 
 def _scale(layout: Layout, start: Tensor, end: Tensor) -> Tensor:
-    """Return a scale for each entry of the state: how large its leaf is at the start or, if larger, at the end."""
+    """Return the scale of each entry of the state: the scale of its leaf at the start or, if larger, at the end."""
     pairs = zip(layout.split(start), layout.split(end), strict=True)
     sizes = [first_positive(root_mean_square(a).maximum(root_mean_square(b)).nan_to_num(0, 0, 0)) for a, b in pairs]
     return torch.cat([size.expand(-1, dim) for size, dim in zip(sizes, layout.sizes, strict=True)], dim=1)
@@ -275,7 +275,10 @@ def _radius(
             generator=generator,
         )
     except RuntimeError as error:
-        return None, f"The spectral radius is unknown, as f could not be differentiated: {str(error).splitlines()[0]}"
+        return (
+            None,
+            f"The spectral radius is unknown, because f could not be differentiated: {str(error).splitlines()[0]}",
+        )
     except ValueError as error:
         # Rows that see each other have no radius each.
         return None, f"The spectral radius is unknown: {error}"

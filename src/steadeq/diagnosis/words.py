@@ -191,7 +191,7 @@ def _laziness(diagnosis: Diagnosis) -> str:
     if 2 * num_deaf > num_samples:
         parts.append(f"the end states of {num_deaf} of {num_samples} samples do not depend on the inputs")
     if diagnosis.is_random:
-        parts.append("f is random: it gives another image each time")
+        parts.append("f is random: it returns another result each time")
     return "; ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Models as files for other programs: a fixed-budget solve as one graph, through `torch.export` and ONNX."""
+"""Export of models with a fixed-budget solve as one graph, for `torch.export` and ONNX."""
 
 from ._file import OPSET, ExportedModel, Format, export_model, read_metadata
 from ._program import ExportError

@@ -35,7 +35,7 @@ class ExportedModel:
     program: torch.export.ExportedProgram
     """The graph with its weights; `program.module()` is callable."""
     metadata: dict[str, Any]
-    """What the file says about itself: the model's class, the solver and its budget, names and shapes of the inputs."""
+    """Description of the file: the model's class, the solver and its budget, names and shapes of the inputs."""
 
     def to_bytes(self, kind: Format) -> bytes:
         """Return the content of a file.
@@ -44,7 +44,7 @@ class ExportedModel:
             kind: "pt2" for `torch.export.load`, "onnx" for ONNX Runtime and others.
 
         Raises:
-            ExportError: An operation has no form in ONNX, or what writes ONNX is not installed.
+            ExportError: ONNX lacks an operation of the model, or the packages that write ONNX are not installed.
         """
         return self._to_pt2() if kind == "pt2" else self._to_onnx()
 
@@ -52,7 +52,7 @@ class ExportedModel:
         """Write a file, whose ending says which kind it is: .pt2 or .onnx.
 
         Args:
-            path: The file; one that is there is written over.
+            path: The file; an existing file is overwritten.
 
         Raises:
             ExportError: The ending is another one; see also `to_bytes`.
@@ -102,9 +102,9 @@ def export_model(
 ) -> ExportedModel:
     """Return a model as a graph of tensor operations, in which every solve makes the same number of evaluations.
 
-    The graph returns what the model returns with the same solver, to rounding: of a solve, each sample's best state.
-    Language models return (B, L, vocabulary) log-probabilities, and have no memory: each sample begins a text. What
-    depends on weights alone is computed now, and is a constant of the graph.
+    The graph returns what the model returns with the same solver, up to rounding. Language models return (B, L,
+    vocabulary) log-probabilities and have no memory: each sample begins a text. Everything that depends only on weights
+    is computed at export and stored as a constant.
 
     Args:
         model: A model of steadeq, or any module with `DEQ` layers or without; it is exported in evaluation mode.
@@ -142,7 +142,7 @@ def export_model(
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """Return what an exported file says about itself; an ONNX file needs the package onnx.
+    """Return the description of an exported file; an ONNX file needs the package onnx.
 
     Args:
         path: The file, .pt2 or .onnx.

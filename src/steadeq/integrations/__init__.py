@@ -1,8 +1,8 @@
 """Bridges to other libraries: training frameworks, trackers, and libraries of equilibrium models.
 
-`Monitor` is what they share: it watches all solves of a training step, returns their penalty, and keeps the numbers to
-log. It needs torch alone, and works in a loop of your own and with Accelerate. The other bridges live in
-modules of their own, which import the library that they are for: `lightning`, `transformers`, `torchdeq` and `deepinv`.
+They share `Monitor`, which watches all solves of a training step, returns their penalty, and collects the numbers to
+log. It needs only torch, and works in your own training loop and with Accelerate. The other bridges are separate
+modules that import their library: `lightning`, `transformers`, `torchdeq` and `deepinv`.
 """
 
 from .monitor import Monitor

@@ -17,9 +17,9 @@ class IterationCell(nn.Module):
     In `DEQ(IterationCell(...), init=cell.initial_state)` any solver of steadeq finds the reconstruction, with exact
     gradients for everything that is trained: the denoiser of the prior, the parameters of the algorithm, the physics.
 
-    The iteration must be a map of its first variable alone, as those of proximal gradient descent, gradient descent and
-    half-quadratic splitting are; others (FISTA, ADMM, Douglas-Rachford, primal-dual) carry a second one from step to
-    step, and are refused.
+    The iteration must be a map of its first variable alone, as in proximal gradient descent, gradient descent and
+    half-quadratic splitting. Others (FISTA, ADMM, Douglas-Rachford, primal-dual) carry a second variable from step to
+    step and are refused.
 
     Args:
         iteration: The iterator, such as `PGDIteration()`.

@@ -25,7 +25,7 @@ class MonitorCallback(Callback):  # pyright: ignore[reportGeneralTypeIssues] (on
 
     Args:
         monitor: The monitor that `training_step` uses.
-        prefix: What the names of the logged numbers begin with.
+        prefix: Prefix of the names of the logged numbers.
     """
 
     def __init__(self, monitor: Monitor, *, prefix: str = "steadeq/") -> None:

@@ -1,4 +1,4 @@
-"""What any training loop needs to know about the solves of a step."""
+"""`Monitor`, which collects penalty and statistics of the solves of a training step."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ..jacobian import AbstractRegularizer, spectral_radius
 class Monitor:
     """Watches the solves of a training step: their penalty, and numbers to log.
 
-    Between `begin` and `end`, every equilibrium that is solved for with gradients on is noted, wherever in the model
-    that happens. `penalty` returns the term to add to the loss. `end` returns what to log, and tells the regularizer
-    what it needs for a closed loop. In a distributed run the numbers are means over the processes.
+    Between `begin` and `end`, the monitor records every solve with gradients, wherever in the model it happens.
+    `penalty` returns the term to add to the loss. `end` returns the numbers to log, and passes measurements to the
+    regularizer for a closed loop. In a distributed run the numbers are means over the processes.
 
     A monitor has `state_dict` and `load_state_dict`, so that `accelerator.register_for_checkpointing(monitor)` saves
     the state of the regularizer.
 
     Args:
-        regularizer: What the penalty is; None for no penalty.
+        regularizer: The regularizer; None for no penalty.
         radius_every: Number of steps between two estimates of the spectral radius; 0 for none.
         num_products: Budget of an estimate of the spectral radius, in vector-Jacobian products with the whole batch.
 
@@ -64,7 +64,7 @@ class Monitor:
         self._radii: list[Tensor] = []
 
     def begin(self, step: int) -> None:
-        """Watch the solves of a step; one that was begun and not ended, as after an error, is forgotten.
+        """Watch the solves of a step; a step that was not ended, for example after an error, is discarded.
 
         Args:
             step: The training step, in steps of the optimizer, on which schedules of the regularizer depend.
@@ -104,7 +104,7 @@ class Monitor:
         Evaluations and residuals of the forward and the backward solves are means over their samples, `converged`,
         `max_evals` and so on are the shares of samples that ended with this status. `penalty` is the term that was
         added, as a mean over the forward passes of the step, `gamma` its weight, and `spectral_radius` the mean of the
-        estimates. What was not measured is left out; without a solve there is nothing.
+        estimates. Numbers that were not measured are left out; without a solve the dict is empty.
 
         Raises:
             RuntimeError: No step was begun.

@@ -1,8 +1,8 @@
 """torchdeq: its calling convention on top of steadeq, for code that moves over.
 
-torchdeq itself is not needed. `z_out, info = deq(f, z0)` works as it did, with solvers that treat every sample by
-itself, and exact gradients unless `grad` or `ift=False` ask for others. [Coming from
-torchdeq](../coming-from.md) says what to write instead in the end.
+torchdeq itself is not needed. `z_out, info = deq(f, z0)` works as before, with solvers that treat every sample by
+itself, and exact gradients unless you set `grad` or `ift=False`. [Coming from torchdeq](../coming-from.md) lists the
+native names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOLVERS: dict[str, type[AbstractSolver]] = {
     "fixed_point_iter": Picard,
     "simple_fixed_point_iter": Picard,
 }
-"""What torchdeq's names of solvers stand for."""
+"""Solvers by torchdeq's names."""
 
 
 class DEQ(nn.Module):
@@ -42,16 +42,16 @@ class DEQ(nn.Module):
     Args:
         f_solver: Name of the forward solver: "anderson", "broyden", "fixed_point_iter" or "simple_fixed_point_iter".
         b_solver: Name of the solver of the backward pass.
-        f_max_iter: The most evaluations of a forward solve.
-        b_max_iter: The most vector-Jacobian products of a backward solve.
+        f_max_iter: Largest number of evaluations of a forward solve.
+        b_max_iter: Largest number of vector-Jacobian products of a backward solve.
         f_tol: Relative residual at which a sample is solved.
         b_tol: Relative residual at which the backward solve of a sample is finished.
         eval_f_max_iter: Like `f_max_iter`, in evaluation mode; 0 for the same.
-        ift: Whether gradients are exact, by the implicit function theorem; else they are those of `grad` phantom steps.
-        hook_ift: The same; torchdeq has two implementations.
+        ift: Whether gradients are exact, by the implicit function theorem; if not, they come from `grad` phantom steps.
+        hook_ift: Same as `ift`; torchdeq has two implementations.
         grad: Number of phantom steps if `ift` and `hook_ift` are False.
         tau: Damping of the phantom steps.
-        f_stop_mode: "rel"; steadeq measures no absolute residuals, and says so if asked for "abs".
+        f_stop_mode: "rel"; with "abs" there is a warning, because steadeq has no absolute tolerance.
     """
 
     def __init__(
@@ -114,11 +114,10 @@ class DEQ(nn.Module):
 
 
 def get_deq(args: Any = None, **options: Any) -> DEQ:
-    """Return a `DEQ` from what `torchdeq.get_deq` takes.
+    """Return a `DEQ` from the arguments of `torchdeq.get_deq`.
 
     Args:
-        args: A dict, or an object with attributes such as those of argparse; what `DEQ` does not know there is left to
-            others.
+        args: A dict, or an object with attributes such as an argparse namespace; unknown entries are ignored.
         **options: Arguments of `DEQ`, which `args` overrides, as in torchdeq.
     """
     known = DEQ.__init__.__kwdefaults__ or {}

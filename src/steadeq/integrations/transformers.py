@@ -26,13 +26,13 @@ __all__ = ["MonitorCallback", "looped"]
 class MonitorCallback(TrainerCallback, ExportableState):
     """Logs the solves of a training step with what `Trainer` logs, and saves the regularizer in checkpoints.
 
-    `compute_loss` adds `monitor.penalty()` to its loss; the callback does the rest. Numbers are those of the last step
-    before a log. `attach` puts the callback before those that report to TensorBoard and others; one that is handed to
-    `Trainer(callbacks=...)` comes after them, and its numbers are found in `trainer.state.log_history` only.
+    `compute_loss` adds `monitor.penalty()` to its loss; the callback does the rest. The numbers belong to the last step
+    before a log. `attach` puts the callback before those that report to TensorBoard and others. If you pass it to
+    `Trainer(callbacks=...)` instead, it comes after them, and its numbers appear in `trainer.state.log_history` only.
 
     Args:
         monitor: The monitor that `compute_loss` uses.
-        prefix: What the names of the logged numbers begin with.
+        prefix: Prefix of the names of the logged numbers.
     """
 
     def __init__(self, monitor: Monitor, *, prefix: str = "steadeq/") -> None:

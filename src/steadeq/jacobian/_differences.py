@@ -140,8 +140,8 @@ class Differences:
         is_suspect = not _is_distributed() and bool((change > 1.25 * STEP * size).any())
         if is_suspect and bool((self._distance(image, z) > 0.1 * change).any()):
             _warn(
-                "f is random between evaluations by other means than torch's global generators, so that differences of "
-                "it tell nothing about its Jacobian; draw what is random once and pass it as an input.",
+                "f draws random numbers from something other than torch's global generators, so its differences tell "
+                "nothing about its Jacobian; draw the random numbers once and pass them as an input.",
                 RandomnessWarning,
             )
         elif self.layout.eps > torch.finfo(torch.float32).eps:
@@ -149,9 +149,8 @@ class Differences:
             # Squares of signal and noise add up.
             if bool(change.square().mean() < 2 * noise.square().mean()):
                 _warn(
-                    'The Jacobian is so small that estimator="difference" sees more rounding of the half precision '
-                    'that f computes in than signal; evaluate f in float32, use estimator="vjp", or end the penalty '
-                    "here.",
+                    'The Jacobian is so small that estimator="difference" measures mostly the rounding of the half '
+                    'precision of f; evaluate f in float32, use estimator="vjp", or end the penalty here.',
                     PrecisionWarning,
                 )
 

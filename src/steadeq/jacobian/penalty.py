@@ -178,14 +178,14 @@ def spectral_penalty(
 
     * "vjp": J and its derivative by autograd, exact. It needs second derivatives of f, as the other penalties do.
     * "difference": J v for the space of J by differences to one side without a graph, with a step of sqrt(eps); Jᵀu by
-      an ordinary backward pass; and the gradient of yᵀJx by one difference with a graph along x, with the wide step of
-      `jacobian_penalty`. Of a complex pair it takes one direction of the plane, at an angle that is random for each
-      sample, which has the gradient of the whole plane as its mean. So it costs num_products + 3
-      evaluations, and works under fused attention, compilation and checkpointing (not with use_reentrant=True). Where
-      the vectors have converged, it has no bias but rounding on linear maps; else a secant has the bias and the noise
-      of kinks that `jacobian_penalty` states. Where they have not, the value is too small (a third
-      of rho² with 5 products on the loop of docs/stabilize.md), and y is drawn towards conj(x), so that the gradient
-      of a J far from normal still leads downhill, but not by the steepest way.
+      an ordinary backward pass; and the gradient of yᵀJx by one difference with a graph along x, with the step of
+      `jacobian_penalty`. For a complex pair it takes one direction of the plane, at a random angle for each sample; its
+      mean is the gradient of the whole plane. So it costs num_products + 3 evaluations, and works under fused
+      attention, compilation and checkpointing (not with use_reentrant=True). If the vectors have converged, it is
+      unbiased on linear maps up to rounding; on other maps the gradient has the bias of a secant and the noise of
+      kinks, as described for `jacobian_penalty`. If they have not, the value is too small (a third of rho² with 5
+      products on the loop of docs/stabilize.md), and y is drawn towards conj(x), so that the gradient of a J far from
+      normal still leads downhill, but not by the steepest way.
 
     Args:
         eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.

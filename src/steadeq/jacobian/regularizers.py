@@ -105,8 +105,8 @@ class AbstractRegularizer(NamedOptions, ABC):
 
         Args:
             eq: The equilibrium; the graph of its state is not used.
-            step: The training step; None to count calls. Give it if a step makes several calls, or none, as tau and the
-                schedules depend on it.
+            step: The training step; None counts one step per call. Pass it if a training step has several calls or
+                none, because tau and the schedules depend on it.
             task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
             generator: Source of the probes.
 
@@ -128,8 +128,8 @@ class AbstractRegularizer(NamedOptions, ABC):
 
         Args:
             eq: The equilibrium; the graph of its state is not used.
-            step: The training step; None to count calls. Give it if a step makes several calls, or none, as tau and the
-                schedules depend on it.
+            step: The training step; None counts one step per call. Pass it if a training step has several calls or
+                none, because tau and the schedules depend on it.
             task_loss: The loss that the term is added to, for the guard of `ClosedLoop`.
             generator: Source of the probes.
         """

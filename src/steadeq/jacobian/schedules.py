@@ -39,7 +39,7 @@ class AbstractSchedule(NamedOptions, ABC):
 
     @property
     def is_closed_loop(self) -> bool:
-        """Whether the weight moves with what `observe` is told."""
+        """Whether the weight depends on the measurements passed to `observe`."""
         return False
 
     def observes(self) -> Observed | None:
@@ -131,7 +131,7 @@ class Linear(AbstractSchedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Increments(AbstractSchedule):
-    """A fixed amount more every so many steps, as in the official runs.
+    """A fixed increment at regular steps, as in the official runs.
 
     Example:
         >>> Increments(increment=0.1, every=1000).weight(2.0, step=3500)
@@ -252,16 +252,16 @@ class ClosedLoop(AbstractSchedule):
     rate: float = 0.05
     """Rate at which the weight of the penalty (gamma) adapts in the long run."""
     gain: float = 4.0
-    """Strength with which the weight of the penalty (gamma) answers to each single measurement."""
+    """Strength with which the weight of the penalty (gamma) reacts to each single measurement."""
     minimum: float = 1e-3
     """Smallest weight of the penalty (gamma)."""
     maximum: float = 1e4
     """Largest weight of the penalty (gamma)."""
     max_share: float = 100.0
-    """Most that the penalty may ever be in the loss, as a multiple of the task loss (`task_loss` of the call), or of
-    that at the first step with a penalty where this was larger."""
+    """Upper limit of the penalty, as a multiple of the task loss (`task_loss` of the call) or, if larger, of the task
+    loss at the first step with a penalty."""
     first_share: float = 0.5
-    """Most that the penalty may be at first, as a multiple of the same loss; at most `max_share`."""
+    """Upper limit of the penalty at first, as a multiple of the same loss; at most `max_share`."""
 
     def __post_init__(self) -> None:
         for name in ("target", "rate", "gain", "minimum", "max_share", "first_share"):

@@ -45,12 +45,12 @@ def spectral_radius(
     * "arnoldi": the largest Ritz value of the Krylov space, for complex pairs too, and never more than the operator
       norm but for rounding. `error` is three times its residual times the eigenvalue's condition number (or, if that is
       more, what some other Ritz value could still grow to), plus what the last few products changed. Stops at
-      error <= tol * value. The condition number is estimated from the random start, so `error` is no strict bound: it
-      covers the truth for at least 98% of the starts on the matrices of benchmarks/spectra.py, and for at least 95% on
-      those of them that are far from normal (Jordan blocks, Grcar, convection), though for fewer on some that are
+      error <= tol * value. The condition number is estimated from the random start, so `error` is not a strict bound:
+      it covers the truth for at least 98% of the starts on the matrices of benchmarks/spectra.py, and for at least 95%
+      on those of them that are far from normal (Jordan blocks, Grcar, convection), though for fewer on some that are
       banded and larger than `memory`. It is infinite where it would be more than a quarter of the norm of J: either
-      more products are needed, or rounding alone moves the eigenvalues of J by as much, and no number of products
-      would tell.
+      more products are needed, or rounding alone moves the eigenvalues of J by as much, and no number of products would
+      tell.
     * "power": the geometric mean growth of ‖Jᵀv‖ over the second half of a power iteration. No memory; right for
       complex pairs, slower. `error` is three times the drift over what is averaged plus two standard errors.
     * "rayleigh": |vᵀJᵀv| at the end of a power iteration, the estimate that the paper's figures were made with. Biased:
@@ -60,7 +60,7 @@ def spectral_radius(
     Args:
         eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
         method: Estimator; see above.
-        max_products: The most vector-Jacobian products to spend ("power" and "rayleigh" spend them all).
+        max_products: Largest number of vector-Jacobian products ("power" and "rayleigh" spend them all).
         tol: Relative error at which "arnoldi" stops.
         memory: Dimension of the Krylov space at which "arnoldi" restarts with the dominant half of its Ritz vectors;
             each costs one state.
@@ -98,7 +98,7 @@ def operator_norm(
 
     Args:
         eq: Equilibrium from `fixed_point`, `layer.solve` or `Equilibrium.at(f, z, *inputs)`.
-        max_products: The most products with J and with Jᵀ to spend together; each pair keeps one vector.
+        max_products: Largest number of products with J and with Jᵀ together; each pair keeps one vector.
         tol: Relative error at which to stop.
         generator: Source of the random start.
 

@@ -23,7 +23,7 @@ def _sections(record: RunRecord) -> Iterator[str]:
     yield f"{type(config.data).__qualname__.split('.')[0]}; the metric is {record.metric}."
     yield "## Training"
     versions = sorted({f"steadeq {s.steadeq} and PyTorch {s.torch}" for s in record.sessions if s.torch})
-    state = "" if record.is_finished else ", and did not come to its end"
+    state = "" if record.is_finished else ", not finished"
     lines = [
         f"* {recipe}, {record.step:,} steps, seed {config.loop.seed}{state}",
         f"* solver `{config.solver}`",
@@ -34,7 +34,7 @@ def _sections(record: RunRecord) -> Iterator[str]:
     yield "\n".join(line for line in lines if line)
     yield "## Metric against evaluations"
     if record.evaluation is None:
-        yield f"Not measured; `steadeq evaluate {record.name}` does it."
+        yield f"Not measured; `steadeq evaluate {record.name}` measures it."
     else:
         yield _table(record.evaluation, record.task)
     yield "## Stability"

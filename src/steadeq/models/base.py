@@ -174,7 +174,7 @@ class AbstractEquilibriumModel(PretrainedModel, ABC):
             z0: State to start from, instead of the one that `encode` returns.
             solver: Solver for this call instead of the layer's own.
             adjoint: Adjoint for this call instead of the layer's own.
-            states_at: Numbers of evaluations whose images are kept as `eq.states`; see `fixed_point`. `decode` makes
+            states_at: Numbers of evaluations whose results are kept as `eq.states`; see `fixed_point`. `decode` makes
                 outputs of them.
         """
         start, inputs = self.encode(x)

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Partition:
-    """Some tokens, told apart by their clusters."""
+    """Tokens grouped by their clusters."""
 
     order: Tensor
-    """(N,): where the tokens of the first cluster are, then those of the second, and so on, each cluster in order."""
+    """(N,): positions of the tokens of the first cluster, then of the second, and so on, each cluster in order."""
     counts: list[int]
     """Number of tokens in each cluster."""
     clusters: Tensor
@@ -28,12 +28,12 @@ class Partition:
         return self.order.split(self.counts)
 
     def merge(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return what was computed cluster by cluster in the order of the tokens."""
+        """Return results that were computed cluster by cluster in the order of the tokens."""
         return torch.cat(list(parts)).index_select(0, self.order.argsort())
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Token vectors of one size, stored with fewer and fewer features for clusters of rarer and rarer tokens.
+    """Token vectors of one size, stored with fewer features for clusters of rarer tokens.
 
     Tokens are numbered by frequency, the most frequent one first. Cluster i has a table of features / div_value^i
     columns, rounded down, and a linear map without bias to all features. Without cutoffs there is one table and no map.
@@ -43,8 +43,8 @@ class AdaptiveEmbedding(nn.Module):
         vocab_size: Size of the vocabulary.
         features: Number of features of a token vector.
         cutoffs: First tokens of all clusters but the first.
-        div_value: Factor by which the features of a cluster are fewer than those of the cluster before.
-        std: Standard deviation of all entries, initially.
+        div_value: Factor by which each cluster has fewer features than the one before.
+        std: Initial standard deviation of all entries.
 
     Example:
         >>> embedding = AdaptiveEmbedding(100, 16, cutoffs=[10, 40], div_value=4)
@@ -78,7 +78,7 @@ class AdaptiveEmbedding(nn.Module):
         return len(self.boundaries) - 1
 
     def partition(self, tokens: Tensor) -> Partition:
-        """Tell tokens apart by their clusters.
+        """Group tokens by their clusters.
 
         Args:
             tokens: (N,) tokens.

@@ -16,19 +16,19 @@ Tying = Literal["none", "tails", "all"]
 
 
 class AdaptiveSoftmax(nn.Module):
-    """The probabilities of tokens, where rarer tokens cost a second softmax, over their cluster only.
+    """A softmax over tokens that computes the logits of rarer tokens only for the clusters that occur.
 
     The head is a softmax over the tokens of the first cluster and one logit for each of the other clusters, the tails.
     The logit of a token of cluster i is the product of the hidden vector, projected to the cluster's features, and of
     the token's row in the table of the embedding, plus a bias. Without cutoffs, this is a softmax over all tokens.
 
-    The embedding is a part of this module: a model that uses it for its input too should find it here, and not
-    register it a second time. For a softmax with tables of its own, give it an embedding of its own.
+    The embedding is a submodule: a model that also uses it for its input should take it from here and not register it a
+    second time. For a softmax with separate tables, pass a separate embedding.
 
     Args:
         embedding: The embedding whose tables are used.
-        tied: Which projections are those of the embedding as well, the very same parameters: those of the "tails", as
-            in Transformer-XL, "all" or "none".
+        tied: Which projections share their parameters with the embedding: those of the "tails", as in Transformer-XL,
+            "all" or "none".
         std: Standard deviation of projections and logits of clusters, initially.
 
     Example:

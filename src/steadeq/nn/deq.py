@@ -20,21 +20,22 @@ from ..solvers._compiled import CompiledMap
 class DEQ(nn.Module):
     """A deep equilibrium layer: one cell, solved to its fixed point z = cell(z, *inputs).
 
-    `layer(x)` returns the state, so that a layer stands in `nn.Sequential`; `layer.solve(x)` returns the equilibrium,
-    with how the solve went. Gradients follow grad mode: they flow in train and in eval mode alike, and nothing is
-    stored under `torch.no_grad()`.
+    `layer(x)` returns the state, so that the layer works in `nn.Sequential`; `layer.solve(x)` returns the equilibrium
+    with statistics of the solve. Gradients depend on grad mode only, not on train or eval mode, and nothing is stored
+    under `torch.no_grad()`.
 
     Args:
-        cell: Maps (z, *inputs) to a new z. Whatever it uses per sample travels as an input; `VariationalDropout` takes
-            care of its masks.
+        cell: Maps (z, *inputs) to a new z. Pass everything that differs between samples as an input;
+            `VariationalDropout` handles its masks itself.
         solver: How to find the fixed point.
         adjoint: How to differentiate it.
         init: Maps the inputs to the state to start from; by default zeros like the first input.
         compact: Whether finished samples leave the batch; see `fixed_point`.
-        compile: Compile with `torch.compile`: a few steps of the solve at a time, which serve every budget and
-            tolerance. A string is the mode of `torch.compile`, such as "reduce-overhead" for CUDA graphs. The implicit
+        compile: Whether to compile the solve with `torch.compile`, a few steps at a time; the code serves every budget
+            and tolerance. A string is the mode of `torch.compile`, such as "reduce-overhead" for CUDA graphs. The
+            implicit
             gradient and the exact Jacobian penalty keep using the cell itself, as compiled code has no double backward.
-        batch_dims: 1 where dim 0 is a batch of samples, 0 where the whole state is one sample; see `fixed_point`.
+        batch_dims: 1 if dim 0 is a batch of samples, 0 if the whole state is one sample; see `fixed_point`.
 
     Example:
         >>> class Cell(nn.Module):
@@ -87,7 +88,7 @@ class DEQ(nn.Module):
         """Return the state at the equilibrium.
 
         Args:
-            *inputs: What the cell takes after the state, batched along dim 0.
+            *inputs: Further arguments of the cell, batched along dim 0.
             z0: State to start from, instead of what `init` returns.
             solver: Solver for this call instead of the layer's own, such as one with another budget or tolerance.
             adjoint: Adjoint for this call instead of the layer's own.
@@ -106,11 +107,11 @@ class DEQ(nn.Module):
         """Return the equilibrium: the state, and how it was reached.
 
         Args:
-            *inputs: What the cell takes after the state, batched along dim 0.
+            *inputs: Further arguments of the cell, batched along dim 0.
             z0: State to start from, instead of what `init` returns.
             solver: Solver for this call instead of the layer's own, such as one with another budget or tolerance.
             adjoint: Adjoint for this call instead of the layer's own.
-            states_at: Numbers of evaluations whose images are kept as `eq.states`; see `fixed_point`.
+            states_at: Numbers of evaluations whose results are kept as `eq.states`; see `fixed_point`.
         """
         return fixed_point(
             self.cell,

@@ -32,20 +32,20 @@ def draw_mask(shape: Sequence[int], probability: float, *, like: Tensor) -> Tens
 
 
 class VariationalDropout(AbstractMasked):
-    """Dropout for cells: each solve draws a mask of its own, and keeps it.
+    """Dropout for cells: each solve draws a mask and keeps it.
 
     All evaluations of a solve, its gradient, and penalties and spectra at its equilibrium have the same mask, which
     follows its samples when finished ones leave the batch. The next solve draws another one; nothing has to be reset.
-    A module that a cell uses at several places has one mask for all of them that have the same shape. Where a cell is
-    called by hand, each call draws a mask, as `nn.Dropout` does; `hold_masks` is for loops by hand, and
-    `checkpoint_masks` for activation checkpointing. In eval mode nothing is done.
+    If a cell uses the module in several places, those with the same shape share one mask. Outside of a solve, each call
+    draws a mask, as with `nn.Dropout`; use `hold_masks` in your own loops and `checkpoint_masks` for activation
+    checkpointing. In eval mode nothing is dropped.
 
-    In a solve by a compiled cell, compiled code is left for each mask.
+    In a compiled cell, each mask breaks the graph.
 
     Args:
-        p: Probability of a zero; what is not zeroed is divided by 1 - p.
-        shared: Dimensions along which all elements are dropped together: 1 for the features of (B, L, features) at all
-            positions, (2, 3) for the channels of images (B, channels, height, width). By default each is dropped alone.
+        p: Probability of a zero; the other elements are divided by 1 - p.
+        shared: Dimensions that share a mask: 1 drops features of (B, L, features) at all positions, (2, 3) drops whole
+            channels of images (B, channels, height, width). By default each element is dropped independently.
 
     Example:
         >>> from torch import nn

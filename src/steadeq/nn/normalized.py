@@ -1,4 +1,4 @@
-"""A normalization behind a block, which bounds its state."""
+"""A normalization after a block, which bounds its state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .._internal.trees import leaves, rebuild
 class Normalized(nn.Module):
     """A block whose new state is normalized, so that iterating cannot make it grow.
 
-    A block that adds to its state, z + g(z, x), accumulates what it adds, and no penalty alone makes it settle. Put
-    around a trained block, and tuned for a while with a penalty, this does: see docs/repair.md.
+    A block that adds to its state, z + g(z, x), keeps growing, and a penalty alone does not make it settle. Wrap the
+    trained block in this module and fine-tune it with a penalty: see docs/repair.md.
 
     Args:
         block: Maps a state and inputs to a state: block(z, *inputs).
@@ -21,7 +21,7 @@ class Normalized(nn.Module):
             (B, C, ...), `nn.LayerNorm(D)` or `nn.RMSNorm(D)` for (B, T, D).
 
     Raises:
-        ValueError: There is no norm or, when it is called, the state has another number of tensors.
+        ValueError: There is no norm or, when it is called, not one norm for each tensor of the state.
 
     Example:
         >>> import torch

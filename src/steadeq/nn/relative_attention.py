@@ -19,7 +19,7 @@ from .weight_norm import make_linear
 
 
 class KeysValues(NamedTuple):
-    """What the memory is to attention; batched, and so a proper input of a cell."""
+    """Keys and values of the memory; batched, so that a cell can take them as an input."""
 
     keys: Tensor
     """(B, heads, M, head features) keys of the memory's positions."""
@@ -29,7 +29,7 @@ class KeysValues(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RelativePositions(Shared):
-    """What all samples and all evaluations of one solve share.
+    """Encoded positions, shared by all samples and all evaluations of a solve.
 
     Not batched: as an input of a cell it passes through compaction untouched. Gradients reach the parameters through
     it if it was made with gradients on.

@@ -16,9 +16,9 @@ from ..solvers import AbstractSolver, Anderson
 
 
 class GaussianStart:
-    """Starts a layer at random: `DEQ(cell, init=GaussianStart(std=1.0))`.
+    """Random starts for a layer: `DEQ(cell, init=GaussianStart(std=1.0))`.
 
-    A loop that is trained from random starts has to forget them, and ends at the same state from all of them.
+    A loop that is trained from random starts learns to reach the same state from all of them.
 
     Args:
         std: Standard deviation of each entry.
@@ -52,18 +52,18 @@ def solve_from_starts(
 ) -> Equilibrium:
     """Solve from several starts, and keep for each sample the state with the smallest residual; for inference.
 
-    A model that does not come to rest from one start may from another, and the residual tells which without knowing
-    the answer (as EqR does, 2026).
+    A model that does not settle from one start may settle from another, and the residual shows which one without
+    knowing the answer (EqR, 2026).
 
     Args:
         f: The map; returns a state structured like its first argument.
         starts: States to start from, at least one.
-        *inputs: What f takes after the state, batched along dim 0.
+        *inputs: Further arguments of f, batched along dim 0.
         solver: How to find the fixed points.
 
     Returns:
-        The equilibrium, without a graph. Residual and status of a sample are those of its state, and `num_evals` is
-        the sum over all starts.
+        The equilibrium, without a graph. Residual and status of a sample belong to its state, and `num_evals` is the
+        sum over all starts.
 
     Example:
         >>> f = lambda z: torch.where(z > 1, 2 * z, z / 2)  # comes to rest from below 1 only

@@ -142,13 +142,13 @@ def _empty_normalized(kind: type[nn.Module]) -> nn.Module:
 def apply_weight_norm(module: _M) -> _M:
     """Normalize the weights of all linear and convolution layers in a module, itself included.
 
-    The weight of each becomes g v / ‖v‖, with a norm for each output channel. `weight` turns from a parameter into
-    something computed, and the parameters `weight_g` and `weight_v` take its place, initially with the same weight: do
-    this after initialization and before an optimizer is made. In a `DEQ` or `fixed_point` weights are computed once for
-    all evaluations of a solve, and once more for the one that has the graph; `cached_parameters` is for loops by hand.
+    The weight of each becomes g v / ‖v‖, with a norm for each output channel. The parameters `weight_g` and `weight_v`
+    replace the parameter `weight`, which is computed from them and keeps its initial value. Call this after
+    initialization and before you create the optimizer. A `DEQ` or `fixed_point` computes the weights once for all
+    evaluations of a solve, and once more to attach the graph; in your own loops, use `cached_parameters`.
 
-    Layers stay what they are: they can be copied and pickled, and second derivatives are right. Weights that two layers
-    share stay shared. Layers that are normalized already are left alone.
+    The layers can be copied and pickled, and second derivatives are right. Weights that two layers share stay shared.
+    Layers that are already normalized do not change.
 
     Args:
         module: The module, which is changed.
@@ -157,7 +157,8 @@ def apply_weight_norm(module: _M) -> _M:
         The same module.
 
     Raises:
-        ValueError: There is no such layer, or one whose weight has no direction yet or is computed already.
+        ValueError: The module has no such layer, or a layer whose weight is zero, has no shape yet, or has a
+            parametrization.
 
     Example:
         >>> cell = apply_weight_norm(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))

@@ -136,7 +136,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _write_pages(out: Path) -> None:
-    """Write the pages of the results, if the folder of results belongs to a checkout."""
+    """Write the pages of the results if the folder belongs to a checkout."""
     root = out.resolve().parent
     if out.name == "results" and write_pages(root):
         note(f"Written to the pages in {root / 'docs' / 'results'}.")

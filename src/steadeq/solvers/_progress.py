@@ -40,7 +40,7 @@ class Scale(NamedTuple):
     first_norm: Tensor
     """(rows,) ‖g‖ at the first evaluation."""
     least: Tensor
-    """(2, rows) least divisor of each measure; that of the merit is the larger of the first ‖z‖ and ‖f(z)‖."""
+    """(2, rows) least divisor of each measure; for the merit it is the larger of the first ‖z‖ and ‖f(z)‖."""
     most: Tensor
 
     @classmethod

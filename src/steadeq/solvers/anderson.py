@@ -96,7 +96,7 @@ class Handover(NamedTuple):
 
     history: History
     other: History | None
-    """That of Broyden; None as long as no row needs it."""
+    """History of Broyden's method; None as long as no row needs it."""
     start: int
     """Evaluation at which the latter began."""
     level: Tensor

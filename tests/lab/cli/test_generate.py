@@ -227,10 +227,10 @@ def test_both_starts_are_compared(capfd):
         ("deq --top-p 1.5", "--top-p is 1.5; it must be in (0, 1]."),
         ("deq --num-token 3", "Did you mean '--num-tokens'?"),
         ("deq --step 7", "7"),
-        ("explicit --compare", "no use for --compare"),
-        ("explicit --max-evals 3", "no use for --max-evals"),
-        ("explicit --tol 0", "no use for --tol"),
-        ("stacked --compare", "no use for --compare"),
+        ("explicit --compare", "cannot use --compare"),
+        ("explicit --max-evals 3", "cannot use --max-evals"),
+        ("explicit --tol 0", "cannot use --tol"),
+        ("stacked --compare", "cannot use --compare"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(arguments, problem, capfd):

@@ -121,7 +121,7 @@ def test_ctrl_c_while_the_interpreter_ends_is_no_traceback(has_been_stopped):
         "runpy.run_module('steadeq', run_name='__main__')\n"
     )
     result = run_python("-c", code)
-    said = "steadeq: Stopped at once; what was saved before is intact.\n"
+    said = "steadeq: Stopped at once; earlier checkpoints are intact.\n"
     assert (result.returncode, result.stderr) == ((130, said) if has_been_stopped else (0, ""))
 
 

@@ -272,7 +272,7 @@ def field_docs(kind: type) -> dict[str, str]:
 def _place(option: _Option) -> str:
     name = option.name.upper()
     if typing.get_origin(option.hint) is tuple:
-        return f"{name} [{name} ...]"
+        return f"[{name} ...]" if option.value == () else f"{name} [{name} ...]"
     return name if option.value is dataclasses.MISSING else f"[{name}]"
 
 

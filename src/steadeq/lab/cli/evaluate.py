@@ -76,11 +76,20 @@ def run(arguments: Sequence[str]) -> int:
     what = f"at step {result.step}" if is_run else f"on {trained.config.data.name}"
     title = f"{args.run} {what}, {result.split} split, peak memory {memory} MB"
     columns = ["evaluations", result.metric, "loss", "residual", "used", "converged", f"ms/{result.unit}"]
-    print_table(columns, [_cells(row, trained.config.data.task) for row in result.rows], title=title)
-    note("evaluations: how often a solve may evaluate the cell (the paper's NFE); used: how often it does, on average")
+    rows = [_cells(row, trained.config.data.task) for row in result.rows]
+    if all(row.converged is None for row in result.rows):
+        # Without a tolerance there is nothing to converge to.
+        index = columns.index("converged")
+        columns, rows = _without(columns, index), [_without(row, index) for row in rows]
+    print_table(columns, rows, title=title)
+    note("evaluations: budget of a solve (the paper's NFE); used: evaluations that it made, on average")
     note(f"Written to {args.run / 'evaluation.json'} and {args.run / 'evaluation.csv'}.")
     answer(json.loads(result.to_json()))
     return 0
+
+
+def _without(cells: Sequence[str], index: int) -> list[str]:
+    return [*cells[:index], *cells[index + 1 :]]
 
 
 def name_data_classes(arguments: Sequence[str]) -> list[str]:

@@ -119,7 +119,7 @@ class _Writer:
 
 def run(arguments: Sequence[str]) -> int:
     """Print tokens as they come, or what the warm start saves."""
-    args = parse(Arguments, arguments, command="generate", summary="Text from a language model, token by token.")
+    args = parse(Arguments, arguments, command="generate", summary="Write text with a language model, token by token.")
     with Process.join(args.device) as process:
         trained = load_trained(args.run, step=args.step, device=process.device, recipe=args.recipe)
         data, vocabulary = _read_text(args.run, trained)

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return _fail("Stopped at once; what was saved before is intact.", 130)
+        return _fail("Stopped at once; earlier checkpoints are intact.", 130)
     except Exception as error:
         code = _tell(error)
         if code is None:

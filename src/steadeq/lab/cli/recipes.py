@@ -44,8 +44,11 @@ def run(arguments: Sequence[str]) -> int:
             f"No recipe{at} matches the words {' '.join(given.words)!r}; `steadeq recipes` lists them all."
         )
     print_table(["recipe", "scale", "what it is"], rows)
-    note("Scales: `cpu` trains for minutes on two cores, `day` for up to an hour; `paper` is what the paper trained.")
-    note("`steadeq train RECIPE` trains one; `steadeq train RECIPE --help` lists all that can be changed in it.")
+    note(
+        "Scales: `cpu` trains for minutes on two cores, `day` for up to an hour; `paper` needs GPUs, as the paper's "
+        "own runs do."
+    )
+    note("`steadeq train RECIPE` trains one; `steadeq train RECIPE --help` lists all of its options.")
     answer([{"name": name, "scale": scale, "summary": summary} for name, scale, summary in rows])
     return 0
 

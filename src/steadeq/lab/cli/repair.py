@@ -40,7 +40,7 @@ class Arguments:
     run: Path = positional()
     """Folder of the run; nothing in it changes."""
     out: Path | None = None
-    """Folder of the new run; by default the name of the run with -repaired behind it."""
+    """Folder of the new run; by default the name of the run's folder with -repaired appended."""
     weight: float = 0.3
     """Weight of the penalty."""
     num_steps: int | None = None
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     args = parse(Arguments, arguments, command="repair", summary=summary)
     out = args.run.with_name(f"{args.run.name}-repaired") if args.out is None else args.out
     if out.resolve() == args.run.resolve():
-        raise InputError(f"--out is {out}; the new run needs another folder than the old one.")
+        raise InputError(f"--out is {out}; it must differ from the folder of the run.")
     with Process.join(args.device) as process:
         if process.world_size > 1:
             raise InputError("repair runs in a single process; start it without torchrun.")

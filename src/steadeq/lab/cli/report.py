@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import InputError
 from ..report import write_report
 from ..run.record import RunRecord
 from ..terminal import answer, note
@@ -17,7 +16,7 @@ from .arguments import parse, positional
 class Arguments:
     """Arguments of `report`."""
 
-    runs: tuple[Path, ...] = positional(default=())
+    runs: tuple[Path, ...] = positional()
     """Folders of the runs to compare."""
     out: Path = Path("report.html")
     """File to write."""
@@ -30,8 +29,6 @@ class Arguments:
 def run(arguments: Sequence[str]) -> int:
     """Write one HTML file that compares runs."""
     args = parse(Arguments, arguments, command="report", summary="Write one HTML file that compares runs.")
-    if not args.runs:
-        raise InputError("Which runs? Name at least one folder.")
     write_report([RunRecord.read(path, recipe=args.recipe) for path in args.runs], args.out, title=args.title)
     note(f"Written to {args.out}.")
     answer({"report": args.out})

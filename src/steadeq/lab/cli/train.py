@@ -28,9 +28,9 @@ from .table import print_table
 
 _HELP = """usage: steadeq train RECIPE [--out DIR] [--resume] [--parallel fsdp] [--profile] [--section.field VALUE ...]
 
-Trains a recipe in the folder DIR (runs/RECIPE if none is named). RECIPE is a name, or path/to/file.py:function for one
-of your own. Ctrl-C and kill save a checkpoint; --resume continues from the latest, and with a larger --loop.num-epochs
-or --loop.num-steps makes the run longer. `steadeq train RECIPE --help` lists every field with its value in the recipe.
+Train a recipe in the folder DIR (runs/RECIPE by default). RECIPE is a name, or path/to/file.py:function for your own.
+Ctrl-C and kill save a checkpoint; --resume continues from the latest, and with a larger --loop.num-epochs or
+--loop.num-steps makes the run longer. `steadeq train RECIPE --help` lists every field with its value in the recipe.
 `steadeq recipes` lists the recipes. While it trains, "evals 12.0+8.0" means that a sample took 12 evaluations of the
 cell in this training step, and 8 vector-Jacobian products in its backward solve. --quiet shows nothing but errors, and
 --json prints the last validation for scripts."""
@@ -152,7 +152,7 @@ def _train(request: _Request, process: Process) -> None:
             is_resumed = not request.is_new and trainer.resume(shorter=request.shorter)
             text = f"Resuming at step {trainer.step} of {trainer.num_steps}." if is_resumed else "Starting anew."
             if is_resumed and request.shorter is not None:
-                text += " The schedules of learning rate and penalty are those of the longer run from now on."
+                text += " From now on, the schedules of learning rate and penalty follow the longer run."
             trainer.display.say(text)
         is_through = trainer.is_finished and RunRecord.read(folder.path, recipe=request.recipe).is_finished
         try:
@@ -164,7 +164,9 @@ def _train(request: _Request, process: Process) -> None:
     trainer.display.say(f"{folder.path}: validation {trainer.task.metric} {score}{effort}.")
     answer({"run": folder.path, "step": trainer.step, "validation": values})
     if trainer.num_bad:
-        skipped = f"{trainer.num_bad} of {trainer.step} steps were skipped, as they were not finite"
+        skipped = (
+            f"{trainer.num_bad} of {trainer.step} steps were skipped, because their loss or gradient was not finite"
+        )
         if 2 * trainer.num_bad > trainer.step:
             raise RunError(f"{folder.path}: {skipped}; the network is not trained. {ADVICE}")
         trainer.display.say(f"{skipped}.")

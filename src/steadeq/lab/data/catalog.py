@@ -163,8 +163,8 @@ CATALOG = {
             layouts=("imagenette64",),
             source=(
                 "Download Imagenette from https://github.com/fastai/imagenette and put its train/ and val/ into "
-                "imagenette64/ in one of the folders above; images of other sizes are resized, and their center is cut "
-                "out, whenever they are read."
+                "imagenette64/ in one of the folders above; images of other sizes are resized and center-cropped when "
+                "they are read."
             ),
         ),
         Entry(
@@ -175,7 +175,7 @@ CATALOG = {
             source=(
                 "Register at https://image-net.org/download, unpack the training and validation images of ILSVRC 2012 "
                 "into imagenet/train/<class>/ and imagenet/val/<class>/ (the official development kit has the classes "
-                "of the validation images) in one of the folders above; a link to where they are will do."
+                "of the validation images) in one of the folders above; a link to their folder works too."
             ),
         ),
         Entry(

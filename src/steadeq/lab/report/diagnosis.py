@@ -106,7 +106,7 @@ def diagnosis_panels(diagnosis: RunDiagnosis) -> list[Panel]:
         (
             num_evals_figure(diagnosis),
             "Evaluations by sample",
-            "A bar at the right end is made of samples that spent the whole budget.",
+            "Samples in a bar at the right end have spent the whole budget.",
         ),
         (
             spectral_radius_figure(diagnosis),
@@ -135,8 +135,8 @@ def iteration_panel(diagnosis: RunDiagnosis) -> Panel:
     return Panel(
         figure=figure,
         title=f"{shown} of plain iteration",
-        caption="A thin line for each sample, a thick one for all of a kind: lines that stay flat never settle. "
-        "What matters is right of the training depth.",
+        caption="Thin lines are samples, thick lines are medians of samples with the same verdict. Lines that stay "
+        "flat never settle; look beyond the training depth.",
     )
 
 

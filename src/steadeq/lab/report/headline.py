@@ -56,7 +56,9 @@ def _compare(regularized: RunGroup, plain: RunGroup, split: Split) -> str:
     residual, base_residual = (group.mean("residual", split) for group in pair)
     if residual and base_residual:
         ratio = residual / base_residual
-        larger = f"{notation.number(max(ratio, 1 / ratio), 2)} times {'larger' if ratio > 1 else 'smaller'}"
+        factor = max(ratio, 1 / ratio)
+        times = "more than 1,000" if factor > 1000 else notation.number(factor, 2)
+        larger = f"{times} times {'larger' if ratio > 1 else 'smaller'}"
         change = "about the same" if 0.95 < ratio < 1.05 else larger
         sentences.append(f"The forward residual after these evaluations is {change}.")
     radius, base_radius = (group.mean("spectral_radius", split) for group in pair)

@@ -262,7 +262,7 @@ class RunDiagnosis:
     converged: float
     """Share of samples that reached the tolerance."""
     spectral_radius: tuple[float | None, ...]
-    """Spectral radius of each sample, by Arnoldi."""
+    """Spectral radius of each sample, by Arnoldi's method."""
     spectral_radius_errors: tuple[float | None, ...]
     """Errors of the spectral radii; None where they are not known."""
     spectral_radius_rayleigh: tuple[float | None, ...]

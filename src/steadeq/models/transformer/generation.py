@@ -1,4 +1,4 @@
-"""Text from a language model, token by token."""
+"""Write text with a language model, token by token."""
 
 from __future__ import annotations
 

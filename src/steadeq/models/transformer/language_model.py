@@ -230,7 +230,7 @@ class DEQTransformerLM(AbstractEquilibriumModel):
             z0: (B, L, features) state to start from, instead of zero.
             solver: Solver for this call instead of the layer's own.
             adjoint: Adjoint for this call instead of the layer's own.
-            states_at: Numbers of evaluations whose images are kept as `eq.states`; see `fixed_point`.
+            states_at: Numbers of evaluations whose results are kept as `eq.states`; see `fixed_point`.
         """
         start, inputs = self.encode(tokens, carry)
         start = start if z0 is None else z0
