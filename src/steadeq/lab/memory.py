@@ -7,7 +7,9 @@ import re
 
 from .errors import InputError, RunError
 
-_SIGNS = re.compile(r"can(no|')t allocate memory|not enough memory|out of memory", re.IGNORECASE)
+_SIGNS = re.compile(
+    r"can(no|')t allocate memory|not enough memory|out of memory|storage size calculation overflowed", re.IGNORECASE
+)
 """How PyTorch and the readers of files call it on a CPU, and PyTorch on a GPU."""
 _AMOUNT = re.compile(r"tried to allocate ([\d.]+ ?[a-z]+)", re.IGNORECASE)
 

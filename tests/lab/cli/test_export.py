@@ -101,6 +101,12 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(run, arguments, messag
     assert not list(tmp_path.iterdir())
 
 
+def test_a_shape_beyond_all_memory_is_a_sentence(run, tmp_path, capfd):
+    sizes = ["1000000000"] * 3
+    assert main(["export", str(run), "--evals", "2", "-o", str(tmp_path / "toy.pt2"), "--shape", *sizes]) == 1
+    assert capfd.readouterr().err.startswith("steadeq: There is not enough memory")
+
+
 def test_an_explicit_network_takes_no_budget_and_a_folder_says_no_shape(tmp_path, capfd):
     ResNet(widths=(4,), blocks=(1,)).save_pretrained(tmp_path / "resnet")
     assert "export it without --evals" in fail(capfd, tmp_path / "resnet", "--evals", 2, "-o", tmp_path / "a.pt2")
