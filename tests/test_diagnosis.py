@@ -592,7 +592,7 @@ def test_a_record_of_an_earlier_version_is_read():
 def test_what_is_no_diagnosis_is_refused(name, value):
     content = full().to_dict()
     for damaged in ({**content, name: value}, {key: value for key, value in content.items() if key != name}, {}, []):
-        with pytest.raises(ValueError, match="no diagnosis"):
+        with pytest.raises(ValueError, match="not a diagnosis"):
             Diagnosis.from_dict(damaged)
 
 

@@ -54,7 +54,7 @@ def test_dropout_is_noticed_under_autocast():
 def test_batch_norm_in_training_mode_is_noticed(compact):
     cell = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Tanh())
     z0 = torch.zeros(32, 64)
-    match = r"batch norm in training mode \(1: BatchNorm1d\), which ties the samples.*updates its statistics"
+    match = r"batch norm in training mode \(1: BatchNorm1d\), which makes the samples.*updates its statistics"
     with pytest.warns(RandomnessWarning, match=match):
         fixed_point(cell, z0, compact=compact)
     with pytest.warns(RandomnessWarning, match=match):

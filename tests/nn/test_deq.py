@@ -131,7 +131,7 @@ def test_init_may_be_a_module_whose_parameters_are_those_of_the_layer():
 
 
 def test_a_layer_without_inputs_needs_a_start():
-    with pytest.raises(ValueError, match=r"no inputs.*z0=.*DEQ\(init=.*\.$"):
+    with pytest.raises(ValueError, match=r"^Without inputs.*z0=.*DEQ\(init=.*\.$"):
         DEQ(NoInputCell())()
     expected = torch.full((1, 2), 0.7391)
     torch.testing.assert_close(DEQ(NoInputCell())(z0=torch.zeros(1, 2)), expected, rtol=1e-3, atol=0)

@@ -76,7 +76,7 @@ def test_what_is_not_repaired_is_said_and_the_old_run_is_untouched(tmp_path, cap
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--out", "run"), "needs another folder"),
+        (("--out", "run"), "must differ from the folder"),
         (("--weight", "0"), "weight"),
         (("--num-steps", "0"), "num_steps"),
     ],
