@@ -195,7 +195,7 @@ def test_what_f_closes_over_is_refused_and_no_gradient_is_lost(x):
 
 def test_penalties_inside_of_a_transform_are_refused(x):
     (layer,) = layers(1)
-    with pytest.raises(RuntimeError, match=r"Products with the Jacobian.*torch\.func"):
+    with pytest.raises(RuntimeError, match=r"products with the Jacobian.*torch\.func"):
         grad(lambda x: jacobian_penalty(layer.solve(x)).sum())(x)
 
 

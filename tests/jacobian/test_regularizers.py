@@ -314,7 +314,7 @@ def test_what_is_no_schedule_is_refused():
 @pytest.mark.parametrize("step", [0, 9])
 def test_what_is_no_equilibrium_is_refused_whether_the_penalty_is_applied_or_not(step):
     regularizer = JacobianRegularizer(weight=1.0, schedule=StopAfter(step=5))
-    with pytest.raises(TypeError, match=r"^eq is a function; it must be an Equilibrium: .*\.$"):
+    with pytest.raises(TypeError, match=r"^eq is a function; it must be an Equilibrium\. .*\.$"):
         regularizer(halve, step=step)
 
 

@@ -125,6 +125,7 @@ def test_differences_name_fields_classes_and_what_only_one_has():
         ("solver.memory", 6, None),
         ("solver.mixing", 1.0, None),
         ("solver.ridge", 0.0, None),
+        ("solver.handover", False, None),
         ("loop.seed", 0, 3),
     ]
     assert flatten(other)["solver.class"] == "Broyden"

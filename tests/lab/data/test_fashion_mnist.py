@@ -69,7 +69,7 @@ GOOD = packed(np.arange(12, dtype=np.int32).reshape(3, 4))
         (GOOD[:9], "within its header"),
         (GOOD[:-1], "should hold 48 bytes of data and has only 47"),
         (GOOD + b"\0", "should hold 48 bytes of data and has more"),
-        (b"\0\0\x08\x03" + 12 * b"\xff", "asks for more than the 134,217,728 bytes"),
+        (b"\0\0\x08\x03" + 12 * b"\xff", "asks for more than 134,217,728 bytes"),
         # An array of nothing whose other sizes are beyond all numbers.
         (b"\0\0\x08\xff" + 4 * b"\0" + 254 * 4 * b"\xff", "asks for more than"),
         (b"\0\0\x0e\x01\x02\0\0\0" + 100 * b"\0", "asks for more than"),

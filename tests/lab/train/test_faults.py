@@ -172,7 +172,7 @@ def test_a_folder_that_another_process_makes_at_the_same_time_is_left_to_it(has_
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, overtaken)
-        with pytest.raises(InputError, match="made by another process"):
+        with pytest.raises(InputError, match="created by another process"):
             RunFolder.create(tmp_path / "run", CONFIG)
     assert RunFolder(tmp_path / "run").config() == other
     assert list(snapshot(tmp_path / "run")) == ["config.json"]
