@@ -356,7 +356,7 @@ def test_fields_that_contradict_the_weights_are_refused():
         from_official(official, group=4)
     with pytest.raises(ValueError, match=r"crit.out_projs.1.weight is not equal to word_emb.emb_projs.1.weight"):
         from_official(official_transformer(tiny_transformer(tied="none")), tied="tails")
-    with pytest.raises(ValueError, match="the preset 'resnet/18' is not"):
+    with pytest.raises(ValueError, match="the preset 'resnet/18' is another model"):
         read_official(official, preset_name="resnet/18")
     with pytest.raises(
         ValueError, match=r"does not fit the preset 'mdeq/cifar10-tiny': its weights have channels=\(8, 16, 8\)"
