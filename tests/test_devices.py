@@ -235,6 +235,8 @@ def test_a_fixed_budget_never_makes_the_host_wait_and_a_tolerance_rarely():
         with counted_waits() as waits:
             fixed_point(cell, torch.zeros_like(x), x, solver=solver(max_evals=12, tol=0))
             assert not waits
+        # The first time that samples of a cell stop one after the other, the host looks whether they see each other.
+        fixed_point(cell, torch.zeros_like(x), x, solver=solver(max_evals=40, tol=1e-8))
         with counted_waits() as waits:
             eq = fixed_point(cell, torch.zeros_like(x), x, solver=solver(max_evals=40, tol=1e-8))
             num_waits = len(waits)

@@ -483,6 +483,7 @@ def test_without_other_inputs_their_effect_is_unknown():
     z, x = samples(3, count=1)
     assert diagnose(lambda z, x: 0.5 * z + x, z, x).input_effect is None
     assert diagnose(lambda z: 0.5 * z, samples(3)[0]).input_effect is None
+    assert diagnose(lambda z, x: 0.5 * z + x, torch.zeros(3, 2), torch.ones(3, 2)).input_effect is None
 
 
 def test_the_metric_is_followed_beyond_the_training_depth():

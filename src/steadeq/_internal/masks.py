@@ -20,6 +20,10 @@ from torch import Tensor, nn
 from .trees import leaves
 
 
+class MaskError(ValueError):
+    """A module with a mask sees another number of rows than the solve has samples; says nothing about the samples."""
+
+
 class Rows(NamedTuple):
     """Which samples of the batch an evaluation sees; as the last input of a map it is selected as they are."""
 
@@ -95,7 +99,7 @@ class _Evaluation(NamedTuple):
         if len(mask) == num_rows:
             return mask
         if self.rows is None or not is_selected or len(mask) != self.num_samples:
-            raise ValueError(
+            raise MaskError(
                 f"{type(part).__name__} drew a mask for {len(mask)} rows and now sees {num_rows}. During a solve, dim "
                 "0 of its input must be the batch of the state; otherwise set compact=False."
             )

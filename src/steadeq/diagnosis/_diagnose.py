@@ -133,10 +133,9 @@ def diagnose(
                 name: iterate(block, layout, inputs, other, max_evals)
                 for name, other in _other_starts(start, scale, generator).items()
             }
-            input_effect = None
-            if layout.batch_size > 1 and any(isinstance(leaf, Tensor) for leaf in leaves(inputs)):
-                others = iterate(block, layout, other_samples(inputs), start, max_evals)
-                input_effect = distance(others, end, size)
+            input_effect, exchanged = None, other_samples(inputs)
+            if exchanged is not None:
+                input_effect = distance(iterate(block, layout, exchanged, start, max_evals), end, size)
             at_marked = partial(block, step=marked - 1) if pass_step else block
             skip, recall = look_inside(at_marked, layout, inputs, trajectory.marked, generator)
             leak = None

@@ -21,9 +21,11 @@ from ._iteration import CountedMap, Trajectory, distance, iterate
 _NUM_PROBES = 2
 
 
-def other_samples(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the inputs, exchanged between the samples of the batch."""
-    return map_tensors(lambda leaf: leaf.roll(1, 0), inputs)
+def other_samples(inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return the inputs, exchanged between the samples of the batch; None if all samples have the same ones."""
+    others = map_tensors(lambda leaf: leaf.roll(1, 0), inputs)
+    pairs = zip(leaves(inputs), leaves(others), strict=True)
+    return others if any(isinstance(leaf, Tensor) and not torch.equal(leaf, other) for leaf, other in pairs) else None
 
 
 def look_inside(
@@ -45,9 +47,9 @@ def look_inside(
     for _ in range(_NUM_PROBES):
         probe = draw()
         diagonal += ((evaluate(z + step * probe)[1] - image) * probe).mean(dim=1) / step[:, 0] / _NUM_PROBES
-    effect = None
-    if layout.batch_size > 1 and any(isinstance(leaf, Tensor) for leaf in leaves(inputs)):
-        other = RunningMap(block, layout, other_samples(inputs), compact=False)(z)[1]
+    effect, others = None, other_samples(inputs)
+    if others is not None:
+        other = RunningMap(block, layout, others, compact=False)(z)[1]
         effect = distance(other, image, row_norm(image))
     return diagonal.cpu(), effect
 

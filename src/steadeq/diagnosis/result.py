@@ -69,14 +69,14 @@ class Diagnosis:
     """(B,) relative distance of the state after one evaluation and the end state: near 0, one evaluation is enough."""
     input_effect: Tensor | None
     """(B,) relative distance of the end states with the sample's own and with another sample's inputs: near 0, the end
-    state does not depend on them. None for a batch of one, and without inputs."""
+    state does not depend on them. None if all samples have the same inputs."""
     growth: Tensor
     """(B,) size of the largest state, in sizes of the largest up to the training depth (8 if none was given)."""
     skip: Tensor
     """(B,) mean of the Jacobian's diagonal at the training depth: near 1 for a block that adds to its state."""
     recall: Tensor | None
     """(B,) how far another sample's inputs move the image of the state at the training depth: 0 where the block does
-    not see them. None for a batch of one, and without inputs."""
+    not see them. None if all samples have the same inputs."""
     leak: Tensor | None
     """(B,) how far other inputs of later tokens move the states of earlier ones; None if it was not asked for."""
     gain: Tensor | None

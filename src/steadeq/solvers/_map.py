@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .._internal.independence import COUPLED
+from .._internal.masks import MaskError
 from .._internal.trees import Layout, leaves, select_rows
 from .._internal.unsupported import refuse_vmap
 from ._window import look
@@ -97,7 +98,7 @@ class RunningMap:
         try:
             image = self._f(state, *inputs, **options)
         except (RuntimeError, IndexError, ValueError) as error:
-            if not self.has_compacted:
+            if not self.has_compacted or isinstance(error, MaskError):
                 raise
             raise RuntimeError(f"f failed once finished samples had left the batch: {error}. {COUPLED}") from error
         if self._num_evals == 1:

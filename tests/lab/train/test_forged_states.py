@@ -41,6 +41,10 @@ FORGERIES = {
         lambda s: s["optimizer"]["param_groups"][0].update(eps=0.5),
         "eps of the optimizer is 0.5 instead of 1e-08",
     ),
+    "a learning rate that is a text": (
+        lambda s: s["optimizer"]["param_groups"][0].update(lr="x"),
+        "lr of the optimizer",
+    ),
     "parameters in another order": (
         lambda s: s["optimizer"]["param_groups"][0]["params"].reverse(),
         "params of the optimizer is",
@@ -80,5 +84,5 @@ def test_a_forged_state_is_refused_by_name(case, stopped, tmp_path, capfd):
 def test_the_settings_of_an_optimizer_are_not_taken_from_a_state(stopped, tmp_path):
     path = shutil.copytree(stopped, tmp_path / "run")
     forge_state(path, lambda s: s["optimizer"]["param_groups"][0].pop("eps"))
-    forge_state(path, lambda s: s["optimizer"]["param_groups"][0].update(lr="x", capturable=True, fused=[1]))
+    forge_state(path, lambda s: s["optimizer"]["param_groups"][0].update(capturable=True, fused=[1]))
     assert main(["train", "--resume", "--out", str(path)]) == 0

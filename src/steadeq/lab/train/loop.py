@@ -214,8 +214,9 @@ class Trainer:
         if self.average is not None and checkpoint.average is not None:
             load_weights(self.average, checkpoint.average)
         check_optimizer(state["optimizer"], self.optimizer)
-        # Its settings are those of the config.
-        groups = self.optimizer.state_dict()["param_groups"]
+        # Its settings are those of the config, except for the rate of the last step.
+        settings, saved = self.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"]
+        groups = [{**own, "lr": group["lr"]} for own, group in zip(settings, saved, strict=True)]
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.process.prepare(self.optimizer)
         self.regularizer.load_state_dict(state["regularizer"])

@@ -39,6 +39,8 @@ def check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
                 if value.dtype != parameter.dtype:
                     raise ValueError(f"{where} is {value.dtype} instead of {parameter.dtype}.")
     for group, own in zip(state["param_groups"], optimizer.state_dict()["param_groups"], strict=True):
+        if not _is_number(group["lr"]):
+            raise ValueError(f"lr of the optimizer is {shown(group['lr'])}, which is not a number.")
         for name in group.keys() & own.keys() - _SET_BY_THE_SESSION:
             if type(group[name]) is not type(own[name]) or group[name] != own[name]:
                 raise ValueError(f"{name} of the optimizer is {shown(group[name])} instead of {shown(own[name])}.")
