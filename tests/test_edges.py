@@ -272,12 +272,29 @@ class TestConvergedAtInfinity:
             absolute = (net(eq.z + x)).norm(dim=1)
             assert not (eq.stats.converged & (absolute > 0.1)).any()
 
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_not_even_where_newton_lowers_its_residual_to_a_fifth(self, solver):
+        # A sphere of 6 dimensions is mapped into 8: generically no point of it to zero.
+        num_converged = 0
+        for seed in range(3):
+            torch.manual_seed(seed)
+            net = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+            with torch.no_grad():
+                eq = fixed_point(
+                    lambda z, x, net=net: z + net(z + x),
+                    torch.zeros(8, 8),
+                    torch.randn(8, 8),
+                    solver=solver(max_evals=60),
+                )
+            num_converged += int(eq.stats.converged.sum())
+        assert num_converged == 0
+
     def test_counting_upwards_diverges(self):
         eq = fixed_point(lambda z: z + 1, torch.zeros(1, 1), solver=Picard(max_evals=2000))
         assert eq.stats.status.tolist() == [Status.DIVERGED]
         assert "growing" in Status.DIVERGED.message
 
-    @pytest.mark.parametrize("solver", [Picard, Anderson, Broyden])
+    @pytest.mark.parametrize("solver", SOLVERS)
     def test_equilibria_far_from_the_start_still_converge(self, solver):
         torch.manual_seed(0)
         chain = torch.rand(20, 20, dtype=torch.float64)

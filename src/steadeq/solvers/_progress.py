@@ -30,7 +30,7 @@ RUNNING = -1
 """Status of a row that is not finished."""
 _GROWN = 30.0
 """Growth of the image over the first evaluation from which on a small relative residual alone means nothing."""
-_FALLEN = 1 / 3
+_FALLEN = 0.1
 """What ‖g‖ must then have fallen to, as a part of its first value."""
 
 
@@ -84,8 +84,9 @@ class Seen(NamedTuple):
         if self.scale is None or self.norm is None or self.image_norm is None:
             return None
         # Beside a large image, a residual of the first size is lost to rounding.
-        norm = torch.add(self.norm, self.image_norm, alpha=torch.finfo(self.norm.dtype).eps)
-        return (self.image_norm > _GROWN * self.scale.least[0]) & (norm > _FALLEN * self.scale.first_norm)
+        lost = 3 * torch.finfo(self.norm.dtype).eps * self.image_norm
+        is_large = torch.maximum(self.norm / _FALLEN, lost) > self.scale.first_norm
+        return (self.image_norm > _GROWN * self.scale.least[0]) & is_large
 
 
 def norms(matrix: Tensor, prefix: Prefix | None = None) -> Tensor:
