@@ -289,6 +289,12 @@ class TestConvergedAtInfinity:
             num_converged += int(eq.stats.converged.sum())
         assert num_converged == 0
 
+    @pytest.mark.parametrize("max_evals", [40, 400, 2000])
+    @pytest.mark.parametrize("rate", [0.99995, 0.999999])
+    def test_a_map_that_contracts_slowly_has_not_diverged(self, rate, max_evals):
+        eq = fixed_point(lambda z: rate * z + 5e-5, torch.zeros(1, 1), solver=Picard(max_evals=max_evals))
+        assert eq.stats.status.tolist() == [Status.MAX_EVALS]
+
     def test_counting_upwards_diverges(self):
         eq = fixed_point(lambda z: z + 1, torch.zeros(1, 1), solver=Picard(max_evals=2000))
         assert eq.stats.status.tolist() == [Status.DIVERGED]
