@@ -383,6 +383,13 @@ class TestStateWrittenOver:
         with mode(), pytest.raises(ValueError, match=r"in place|wrote its result"):
             fixed_point(self.writing(how, begin), torch.zeros(4, 3), torch.randn(4, 3), solver=solver)
 
+    @torch.no_grad()
+    def test_is_refused_too_where_only_the_start_comes_from_inference_mode(self):
+        with torch.inference_mode():
+            z0 = torch.zeros(4, 3)
+        with pytest.raises(ValueError, match="in place"):
+            fixed_point(self.writing("aside", 1), z0, torch.randn(4, 3), solver=Picard())
+
     def test_inference_mode_gives_what_no_grad_gives(self):
         x, cell = torch.randn(12, 3), nn.Linear(3, 3)
         results = []
