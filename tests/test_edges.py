@@ -272,12 +272,35 @@ class TestConvergedAtInfinity:
             absolute = (net(eq.z + x)).norm(dim=1)
             assert not (eq.stats.converged & (absolute > 0.1)).any()
 
+    @pytest.mark.parametrize("solver", SOLVERS)
+    def test_not_even_where_newton_lowers_its_residual_to_a_fifth(self, solver):
+        # A sphere of 6 dimensions is mapped into 8: generically no point of it to zero.
+        num_converged = 0
+        for seed in range(3):
+            torch.manual_seed(seed)
+            net = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+            with torch.no_grad():
+                eq = fixed_point(
+                    lambda z, x, net=net: z + net(z + x),
+                    torch.zeros(8, 8),
+                    torch.randn(8, 8),
+                    solver=solver(max_evals=60),
+                )
+            num_converged += int(eq.stats.converged.sum())
+        assert num_converged == 0
+
+    @pytest.mark.parametrize("max_evals", [40, 400, 2000])
+    @pytest.mark.parametrize("rate", [0.99995, 0.999999])
+    def test_a_map_that_contracts_slowly_has_not_diverged(self, rate, max_evals):
+        eq = fixed_point(lambda z: rate * z + 5e-5, torch.zeros(1, 1), solver=Picard(max_evals=max_evals))
+        assert eq.stats.status.tolist() == [Status.MAX_EVALS]
+
     def test_counting_upwards_diverges(self):
         eq = fixed_point(lambda z: z + 1, torch.zeros(1, 1), solver=Picard(max_evals=2000))
         assert eq.stats.status.tolist() == [Status.DIVERGED]
         assert "growing" in Status.DIVERGED.message
 
-    @pytest.mark.parametrize("solver", [Picard, Anderson, Broyden])
+    @pytest.mark.parametrize("solver", SOLVERS)
     def test_equilibria_far_from_the_start_still_converge(self, solver):
         torch.manual_seed(0)
         chain = torch.rand(20, 20, dtype=torch.float64)
@@ -359,6 +382,13 @@ class TestStateWrittenOver:
     def test_is_refused(self, how, begin, solver, mode):
         with mode(), pytest.raises(ValueError, match=r"in place|wrote its result"):
             fixed_point(self.writing(how, begin), torch.zeros(4, 3), torch.randn(4, 3), solver=solver)
+
+    @torch.no_grad()
+    def test_is_refused_too_where_only_the_start_comes_from_inference_mode(self):
+        with torch.inference_mode():
+            z0 = torch.zeros(4, 3)
+        with pytest.raises(ValueError, match="in place"):
+            fixed_point(self.writing("aside", 1), z0, torch.randn(4, 3), solver=Picard())
 
     def test_inference_mode_gives_what_no_grad_gives(self):
         x, cell = torch.randn(12, 3), nn.Linear(3, 3)

@@ -28,7 +28,11 @@ class RandomnessWarning(UserWarning):
 
 
 class Status(enum.IntEnum):
-    """Why a sample's solve ended; `message` says what to do about it."""
+    """Why a sample's solve ended; `message` says what to do about it.
+
+    Growth and residual are measured over the whole sample, so that a part of its state that is small beside the rest
+    may still drift where `CONVERGED` is said of it; compare f(z) with z leaf by leaf where that matters.
+    """
 
     CONVERGED = 0
     MAX_EVALS = 1

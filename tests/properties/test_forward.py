@@ -49,9 +49,9 @@ def measure(z: Any, fz: Any) -> tuple[Tensor, Tensor]:
 
 
 def check_status(eq: Equilibrium, solver) -> None:
-    has_diverged = eq.stats.status == Status.DIVERGED
-    assert torch.equal(eq.stats.converged, (eq.stats.residual <= solver.tol) & ~has_diverged)
-    is_spent = (eq.stats.status == Status.MAX_EVALS) | has_diverged
+    is_spent = (eq.stats.status == Status.MAX_EVALS) | (eq.stats.status == Status.DIVERGED)
+    # What has run away stays within the tolerance to the end; see `check_growth`.
+    assert torch.equal(eq.stats.converged, (eq.stats.residual <= solver.tol) & ~is_spent)
     assert (eq.stats.num_evals[is_spent] == solver.max_evals).all()
     assert (eq.stats.status != Status.NON_FINITE).all()
     assert (eq.stats.num_evals >= 1).all()
@@ -77,24 +77,25 @@ def test_the_residual_is_that_of_the_state(name, stage, precision):
         for log in (f.points, f.images, f.rows):
             del log[num_evals:]
         check_trace(eq, f, g, image)
-        check_growth(eq, f)
+        check_growth(eq, f, tol)
 
 
-def check_growth(eq: Equilibrium, f: Watched) -> None:
+def check_growth(eq: Equilibrium, f: Watched, tol: float) -> None:
     """Check that what is said to have diverged has grown without getting nearer, and what converged has not."""
     norm, image = measure(f.points[0], f.images[0])
     size = torch.maximum(norms(flatten(f.points[0])), image)
     for row, status in enumerate(eq.stats.status.tolist()):
         step = int(eq.stats.num_evals[row]) - 1
         norm_now, image_now = measure(f.points[step], f.images[step])
-        has_grown = image_now[row] > 30 * size[row]
+        has_grown = image_now[row] > 29.9 * size[row]
+        is_within = eq.stats.residual[row] <= tol
         # A difference that rounding at the size of the image may hide counts as that large.
-        norm_now = norm_now[row] + torch.finfo(torch.float32).eps * image_now[row]
-        if status == Status.DIVERGED:
+        rounding = torch.finfo(torch.float32).eps * image_now[row]
+        if status == Status.DIVERGED or (status == Status.MAX_EVALS and is_within):
             assert has_grown
-            assert norm_now > 0.33 * norm[row]
+            assert norm_now[row] + rounding > 0.099 * norm[row]
         if status == Status.CONVERGED:
-            assert not has_grown or norm_now <= 0.34 * norm[row]
+            assert image_now[row] < 30.1 * size[row] or norm_now[row] <= 0.101 * norm[row]
 
 
 def check_trace(eq: Equilibrium, f: Watched, g: Tensor, image: Tensor) -> None:

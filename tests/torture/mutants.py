@@ -471,7 +471,7 @@ MUTANTS = (
     Mutant(
         name="drifts converge",
         file="solvers/_progress.py",
-        old="is_converged = is_converged & ~has_diverged",
+        old="is_converged = is_converged & ~has_run_away",
         new="pass",
         tests=(f"{_EDGES}::TestConvergedAtInfinity",),
     ),

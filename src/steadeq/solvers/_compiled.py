@@ -147,7 +147,7 @@ def _block(
             seen = scale.measure(fz, g, prefix)
             assert seen.image_norm is not None
             kept, rejected = kept.record(rules, fz if solver.returns_image else z, seen, number, tol)
-            recent, diverged = torch.minimum(recent, seen.measures[1]), seen.have_diverged()
+            recent, diverged = torch.minimum(recent, seen.measures[1]), seen.have_diverged(number)
             is_due = (number % WINDOW == 0) & (tol > 0)
             checked = kept.check_stagnation(rules, recent, number, diverged)
             kept = Kept(*(torch.where(is_due, new, old) for new, old in zip(checked, kept, strict=True)))

@@ -16,7 +16,7 @@ from torch import Tensor
 from .._internal.independence import COUPLED
 from .._internal.masks import MaskError
 from .._internal.trees import Layout, leaves, select_rows
-from .._internal.unsupported import refuse_vmap
+from .._internal.unsupported import is_transformed, refuse_vmap
 from ._window import look
 
 
@@ -59,6 +59,8 @@ class RunningMap:
         self._is_watched = not torch.compiler.is_compiling()
         # Under inference mode tensors do not count how often they are written to; those of the solve shall.
         self._is_inference = self._is_watched and torch.is_inference_mode_enabled()
+        # Asked once, as each question counts beside a small map.
+        self._is_transformed = self._is_watched and is_transformed()
         self._f = torch.inference_mode()(f) if self._is_inference else f
         self._passes_step, self._may_ask, self._num_evals = passes_step, may_ask, 0
         self.has_compacted = False
@@ -78,7 +80,7 @@ class RunningMap:
         layout, rows, scales = self._layout, self._rows, self.scales
         if rows is not None:
             self._whole = z = self._whole.index_copy(0, rows, z)
-        if self._is_inference and z.is_inference():
+        if self._is_watched and z.is_inference():
             z = z.clone()
         z, fz = evaluate(self._call, layout, z, self._inputs, scales)
         if self._is_watched:
@@ -91,10 +93,10 @@ class RunningMap:
         options = self._step()
         if not self._is_watched:
             return self._f(state, *inputs, **options)
-        before, copies = _versions(state), []
-        if self._num_evals == 1 and self._may_ask and not torch._C._are_functorch_transforms_active():
+        before, copies = _versions(state), None
+        if self._num_evals == 1 and self._may_ask and not self._is_transformed:
             # What numpy writes is counted nowhere.
-            copies = [leaf.detach().clone() for leaf in leaves(state) if leaf.device.type == "cpu"]
+            copies = [leaf.detach().clone() for leaf in leaves(state) if leaf.is_cpu]
         try:
             image = self._f(state, *inputs, **options)
         except (RuntimeError, IndexError, ValueError) as error:
@@ -117,7 +119,7 @@ class RunningMap:
         A map may well return the same tensor twice, as a constant one does. What the solver has made a copy of may be
         written over.
         """
-        if torch._C._functorch.is_functorch_wrapped_tensor(fz):  # pyright: ignore[reportAttributeAccessIssue]
+        if self._is_transformed and torch._C._functorch.is_functorch_wrapped_tensor(fz):  # pyright: ignore[reportAttributeAccessIssue]
             return
         place, version = _place(fz), -1 if fz.is_inference() else fz._version
         known = self._images.get(place)
@@ -184,14 +186,12 @@ def _place(tensor: Tensor) -> int:
 
 
 def _versions(state: Any) -> Any:
-    """Return how often each leaf was written to; inference tensors do not tell."""
-    if isinstance(state, Tensor):
-        return None if state.is_inference() else state._version
-    return [leaf._version for leaf in leaves(state) if not leaf.is_inference()]
+    """Return how often each leaf was written to."""
+    return state._version if isinstance(state, Tensor) else [leaf._version for leaf in leaves(state)]
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
-    return not look((a == b).all()) and look(((a != b) & (a == a)).any())
+    return not torch.equal(a, b) and look(((a != b) & (a == a)).any())
 
 
 _CHANGED = "f changed the state in place; it must leave its argument alone and return a new one."

@@ -8,7 +8,7 @@ Two measures are taken of each evaluation, with g = f(z) - z. A sample stops by 
 Which iterate is the best, and whether a step made things worse, is judged by its merit: ‖g‖ over ‖f(z)‖ too, as long as
 the latter is of the size of the first evaluation, and over a constant beyond that. The plain quotient stands still
 where the equilibrium is zero, and looks small where the iterates explode. For that reason a relative residual within
-the tolerance is no convergence where the image has grown far beyond the first evaluation and ‖g‖ itself has not fallen.
+the tolerance is no convergence where the image has grown far beyond the first evaluation and ‖g‖ has hardly fallen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNNING = -1
 """Status of a row that is not finished."""
 _GROWN = 30.0
 """Growth of the image over the first evaluation from which on a small relative residual alone means nothing."""
-_FALLEN = 1 / 3
+_FALLEN = 0.1
 """What ‖g‖ must then have fallen to, as a part of its first value."""
 
 
@@ -79,13 +79,30 @@ class Seen(NamedTuple):
         is_finite = self.measures.isfinite().all(dim=0)
         return is_finite if self.image_norm is None else is_finite & self.image_norm.isfinite()
 
-    def have_diverged(self) -> Tensor | None:
-        """Return which rows have grown while their residuals did not fall; None where that is not measured."""
+    def have_run_away(self) -> Tensor | None:
+        """Return which rows have grown so far that a small residual means nothing; None where that is not measured."""
         if self.scale is None or self.norm is None or self.image_norm is None:
             return None
-        # Beside a large image, a residual of the first size is lost to rounding.
-        norm = torch.add(self.norm, self.image_norm, alpha=torch.finfo(self.norm.dtype).eps)
-        return (self.image_norm > _GROWN * self.scale.least[0]) & (norm > _FALLEN * self.scale.first_norm)
+        is_large = torch.maximum(self.norm / _FALLEN, _lost_beside(self.image_norm)) > self.scale.first_norm
+        return (self.image_norm > _GROWN * self.scale.least[0]) & is_large
+
+    def have_diverged(self, number: int | Tensor) -> Tensor | None:
+        """Return which rows have run away for good, given the number of evaluations.
+
+        Their residuals have not fallen at all, or they went further than plain iteration would have come. Others may
+        be on the long way of a map that contracts slowly.
+        """
+        has_run_away = self.have_run_away()
+        if has_run_away is None or self.scale is None or self.norm is None or self.image_norm is None:
+            return None
+        first_norm, first_size = self.scale.first_norm, self.scale.least[0]
+        is_as_large = self.norm + _lost_beside(self.image_norm) > first_norm
+        return has_run_away & (is_as_large | (self.image_norm > first_size + 2 * number * first_norm))
+
+
+def _lost_beside(image_norm: Tensor) -> Tensor:
+    """Return the norms of residuals that are rounding beside such images."""
+    return 3 * torch.finfo(image_norm.dtype).eps * image_norm
 
 
 def norms(matrix: Tensor, prefix: Prefix | None = None) -> Tensor:
@@ -177,9 +194,9 @@ class Kept(NamedTuple):
             num_met = torch.where(is_met, num_met + 1, 0)
             is_met = num_met >= rules.patience
         is_converged = is_met & is_finite
-        has_diverged = seen.have_diverged()
-        if has_diverged is not None:
-            is_converged = is_converged & ~has_diverged
+        has_run_away = seen.have_run_away()
+        if has_run_away is not None:
+            is_converged = is_converged & ~has_run_away
         is_better = is_finite if rules.keep_last else measures[0] <= self.measures[0]
         # What meets the tolerance is returned, whatever came before.
         is_better = (is_converged | is_better) & is_finite & self.is_running
@@ -281,7 +298,7 @@ class Progress:
     def record(self, payload: Tensor, seen: Seen) -> None:
         """Take in one evaluation of the current rows."""
         self.num_evals += 1
-        self.rejected, self._diverged = None, seen.have_diverged
+        self.rejected, self._diverged = None, lambda: seen.have_diverged(self.num_evals)
         measures, kept, rules = seen.measures, self.kept, self.rules
         self._trace.append(measures if self._rows is None else self._trace[-1].index_copy(1, self._rows, measures))
         happened, rejected = True, None
@@ -305,7 +322,7 @@ class Progress:
         if self.tol > 0 and self.num_evals % WINDOW == 0:
             recent = torch.stack(self._trace[-WINDOW:])[:, 1].amin(dim=0)
             recent = recent if self._rows is None else recent.index_select(0, self._rows)
-            self.kept = self.kept.check_stagnation(rules, recent, self.num_evals, seen.have_diverged())
+            self.kept = self.kept.check_stagnation(rules, recent, self.num_evals, self._diverged())
             happened = True
         self.goes_on = self.num_evals < self._max_evals
         if happened if self.may_ask else self.goes_on and self.num_evals % self._check_every == 0:
