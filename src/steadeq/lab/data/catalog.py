@@ -1,4 +1,4 @@
-"""Which data sets there are, and how to get what is not there."""
+"""The data sets, and how to get those that are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a progress bar in a terminal, plain lines elsewhere, or nothing."""
+"""The display of a run in progress: a progress bar in a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Display:
     """
 
     def begin(self, title: str, num_steps: int, step: int) -> None:
-        """Show that a run is at a step of so many."""
+        """Show a run's step and its number of steps."""
 
     def advance(self, title: str, step: int, values: dict[str, float]) -> None:
         """Show that a step is done, with its loss, residual and evaluations."""
@@ -37,7 +37,7 @@ class Display:
 class LastingDisplay(Display):
     """Shows what another display shows until that fails, as when its reader has gone or a disk is full.
 
-    From then on it shows nothing: who trains is told once, and never fails because nobody can watch.
+    From then on it shows nothing; it reports that once, and training goes on.
     """
 
     def __init__(self, display: Display, failed: Callable[[str], None]) -> None:
