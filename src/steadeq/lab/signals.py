@@ -1,4 +1,4 @@
-"""Ctrl-C, kill, lost terminals: requests to finish the step, save and exit, which only the main process handles."""
+"""Ctrl-C, kill, lost terminals: requests to finish the step, save and exit; worker processes ignore them."""
 
 from __future__ import annotations
 
