@@ -14,6 +14,7 @@ from ..lab.cli.arguments import parse, positional
 from ..lab.cli.table import print_table
 from ..lab.config import TrainConfig
 from ..lab.errors import InputError
+from ..lab.notation import plural
 from ..lab.recipes.registry import Scale
 from ..lab.run.archive import archive_run
 from ..lab.runner import complete_runs
@@ -172,7 +173,7 @@ def _produce(given: Arguments, result: PaperResult[Any], paths: Mapping[str, Pat
             why = "it needs all of its runs" if paths else "none of its runs is finished"
             print(f"{result.name} is left out: {why}.")
             return ()
-    with Work(f"Making {result.name} of {len(paths)} runs"):
+    with Work(f"Making {result.name}" + (f" from {plural(len(paths), 'run')}" if paths else "")):
         verdicts = result.produce(paths, folder, given.scale)
     print_table(CLAIM_TITLES, claim_rows(verdicts))
     print(tally(verdicts))
