@@ -119,7 +119,11 @@ def run(arguments: Sequence[str]) -> int:
             for command in commands({name: run.config for name, run in missing.items()}, given.runs):
                 print(shlex.join(["torchrun", "--nproc-per-node", "4", "-m", "steadeq", "train", *command]))
             return 0
-        complete_runs({run.path: run.config for run in missing.values()}, num_jobs=given.jobs, display=choose_display())
+        display = choose_display()
+        display.say(
+            f"Training {plural(len(missing), 'run')} in {given.runs}, {min(given.jobs, len(missing))} at a time."
+        )
+        complete_runs({run.path: run.config for run in missing.values()}, num_jobs=given.jobs, display=display)
     judged: dict[str, Any] = {}
     for result in chosen:
         plan = plans[result.name].items()

@@ -41,7 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     if not BENCHMARK.is_file():
         raise InputError("`steadeq bench` needs a checkout of the repository; clone it and run `make bench` there.")
     parts = args.parts or ("overhead", "train")
-    with tempfile.TemporaryDirectory() as folder, Work(f"Measuring {', '.join(parts)}: this takes minutes"):
+    takes = "" if args.quick else ", which takes minutes"
+    with tempfile.TemporaryDirectory() as folder, Work(f"Measuring {', '.join(parts)}{takes} ...") as work:
         numbers = Path(folder) / "numbers.json"
         options = ["--json", str(numbers), "--only", *parts, *(["--quick"] if args.quick else [])]
         command = [sys.executable, str(BENCHMARK), *options]
@@ -50,6 +51,8 @@ def run(arguments: Sequence[str]) -> int:
             for line in process.stdout:
                 clear_bar()
                 print(line, end="", flush=True)
+                # The bar comes back below the line.
+                work.doing("")
         if process.returncode != 0:
             raise RunError("The benchmark stopped; the lines above say why.")
         answer(json.loads(numbers.read_text(encoding="utf-8")))

@@ -116,13 +116,18 @@ class BarDisplay(Display):
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
         self._console = Console()
+        # Where a line is short, the time left matters more than the rate, the residual and the end of a name.
+        self._is_narrow = self._console.width < 120
+        name = Column(no_wrap=True, overflow="ellipsis", max_width=max(self._console.width - 50, 10))
+        rate = () if self._is_narrow else (TextColumn("{task.fields[rate]}"),)
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            TextColumn("{task.description}", table_column=name),
+            BarColumn(bar_width=10 if self._is_narrow else 20),
             TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[rate]}"),
+            *rate,
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}", style="dim"),
             console=self._console,
@@ -141,7 +146,10 @@ class BarDisplay(Display):
         if clock.is_due(step, _BAR_SECONDS):
             rate = clock.rate(step)
             shown = "" if rate is None else f"{rate:.1f} steps/s"
-            self._progress.update(bar, completed=step, rate=shown, note=describe(values), refresh=True)
+            note = describe(values)
+            if self._is_narrow:
+                note = note.partition("  ")[0]
+            self._progress.update(bar, completed=step, rate=shown, note=note, refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)
