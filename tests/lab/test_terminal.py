@@ -13,7 +13,9 @@ import pytest
 from steadeq.lab import terminal
 from steadeq.lab.cli.completion import words_of
 from steadeq.lab.cli.main import COMMANDS, PrintableFormatter, main
+from steadeq.lab.data.catalog import CATALOG
 from steadeq.lab.terminal import Work
+from steadeq.paper import RESULTS
 
 
 class Screen(io.StringIO):
@@ -105,10 +107,22 @@ def test_every_command_completes_its_own_options(name, capfd):
         assert not word.startswith("--") or word in shown + "--help", word
 
 
+def test_all_results_and_data_sets_are_completed():
+    assert {"all", *RESULTS} == {word for word in words_of("reproduce") if not word.startswith("--")}
+    assert set(CATALOG) == {word for word in words_of("data") if not word.startswith("--")}
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("typed", "completed"),
-    [("ev", ["evaluate"]), ("train prefix", ["prefix-sums", "prefix-sums-jr"]), ("evaluate run --sp", ["--split"])],
+    [
+        ("ev", ["evaluate"]),
+        ("train prefix", ["prefix-sums", "prefix-sums-jr"]),
+        ("evaluate run --sp", ["--split"]),
+        ("reproduce table", ["table1", "table2", "table3", "table4"]),
+        ("data wiki", ["wikitext-103", "wikitext-2"]),
+        ("bench k", ["kernels"]),
+    ],
 )
 def test_bash_completes_commands_recipes_and_options(typed, completed, capfd):
     assert main(["completion", "bash"]) == 0

@@ -34,7 +34,7 @@ class RandomBudget:
     when: Literal["always", "penalized"] = "always"
     """Steps on which the budget is drawn: "always" for all, "penalized" for those on which the penalty applies."""
     depth: AbstractDepth | None = None
-    """Distribution from which max_evals itself is drawn on each step, in place of low and high; None for no such
+    """Distribution from which max_evals itself is drawn on each step, instead of low and high; None for no such
     draw."""
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class LoopConfig:
     num_epochs: int = 10
     """Number of passes over the training data."""
     num_steps: int | None = None
-    """Number of optimizer steps, in place of num_epochs; if None, num_epochs decides."""
+    """Number of optimizer steps, instead of num_epochs; if None, num_epochs decides."""
     batch_size: int = 64
     """Number of samples (for text: streams) in a training batch, over all processes together."""
     num_answers: int = 1

@@ -15,13 +15,13 @@ from .data import Splits
 from .run.record import RunRecord
 
 MAX_RESIDUAL = 0.5
-"""A relative residual above this is no equilibrium."""
+"""A state with a larger relative residual does not count as an equilibrium."""
 NUM_STEPS = 500
 """Number of steps in a row that are off the track after which a run has diverged."""
 
 
 def is_off_track(*, loss: float, residual: float | None, trivial_loss: float) -> bool:
-    """Return whether a step solved nothing or learned nothing.
+    """Return whether the solve of a step failed, or its loss is no better than the trivial one.
 
     Args:
         loss: Loss of the task, without the penalty.

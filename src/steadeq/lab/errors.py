@@ -6,7 +6,7 @@ from __future__ import annotations
 class InputError(ValueError):
     """An argument, a file or a config is invalid; nothing was written. Commands exit with 2.
 
-    Whatever reads files, data or configs in the lab may raise it, which docstrings there do not repeat.
+    All functions of the lab that read files, data or configs may raise it; their docstrings do not repeat that.
     """
 
 
@@ -27,7 +27,7 @@ class HelpShown(Exception):
 
 
 def printable(message: str) -> str:
-    r"""Return a message without what would change a terminal, as names of files may hold it.
+    r"""Return a message without control characters, which names of files may contain.
 
     Example:
         >>> printable("no run in \x1b[31mred")

@@ -1,4 +1,4 @@
-"""Files: written so that they are there as a whole or not at all, and read only if they are plain files."""
+"""Files: written completely or not at all, and read only if they are regular files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .errors import InputError
 def write_atomically(path: Path, content: str | bytes, *, is_new: bool = False) -> None:
     """Write a file so that a crash leaves the old content or the new; FileExistsError if it must be new and is not.
 
-    Links are followed, unless they lead in a circle. What is there and is no file, such as /dev/null or a pipe with a
-    reader, is written to; for a reader who never comes nobody waits.
+    Links are followed, unless they lead in a circle. Devices such as /dev/null, and pipes that have a reader, are
+    written to directly; a pipe without a reader is not waited for.
     """
     content = content.encode() if isinstance(content, str) else content
     if not is_new and _is_special(path):
@@ -41,7 +41,7 @@ def apply_umask(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file's content, or a folder's entries, on disk."""
+    """Flush a file's content, or a folder's entries, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -158,7 +158,7 @@ def open_plain(path: Path | str, *, max_bytes: int | None = None) -> BinaryIO:
 
 
 def read_plain(path: Path | str, *, max_bytes: int) -> bytes:
-    """Return what is in a file, which may not be large."""
+    """Return the content of a file, which must be small."""
     with open_plain(path, max_bytes=max_bytes) as file:
         try:
             return file.read()
@@ -167,7 +167,7 @@ def read_plain(path: Path | str, *, max_bytes: int) -> bytes:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is a file or a folder; not to be allowed to know is another matter, and an error."""
+    """Return whether a file or a folder exists; if the system does not permit to look, that is an error."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -178,7 +178,7 @@ def is_there(path: Path) -> bool:
 
 
 def one_line(text: object) -> str:
-    r"""Return what somebody else says as a part of a sentence: short, and without what changes a terminal.
+    r"""Return a message of another program as part of a sentence: short, and without control characters.
 
     Example:
         >>> one_line("Not\r\n \x1b[31mFound.")
@@ -189,7 +189,7 @@ def one_line(text: object) -> str:
 
 
 def check_no_link(path: Path) -> None:
-    """Refuse a link: whoever made the folder would choose what is written to, or deleted, elsewhere."""
+    """Refuse a link, which could lead to writing or deleting files elsewhere."""
     if path.is_symlink():
         raise InputError(
             f"{path} is a link, and runs do not write through links; remove it, or link to the whole folder."
@@ -197,7 +197,7 @@ def check_no_link(path: Path) -> None:
 
 
 def check_plain(path: Path) -> None:
-    """Refuse what is there and is no file: a link, or a pipe, for whose other end one would wait forever."""
+    """Refuse anything but a regular file: a link, or a pipe, which might be waited for forever."""
     check_no_link(path)
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not a plain file; remove it.")

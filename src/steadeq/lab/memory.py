@@ -1,4 +1,4 @@
-"""A lack of memory: told from other errors, whoever raises it, and said in a sentence."""
+"""Recognizes errors that mean a lack of memory, and says so in a sentence."""
 
 from __future__ import annotations
 

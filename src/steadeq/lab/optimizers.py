@@ -16,7 +16,7 @@ from .._internal.validation import check_count, check_not_negative, check_positi
 
 @dataclass(frozen=True, kw_only=True)
 class AbstractOptimizer(ABC):
-    """How parameters move; one subclass for each method."""
+    """How parameters are updated; one subclass for each method."""
 
     learning_rate: float = 1e-3
     """Largest learning rate, which is reached at the end of the warm-up."""

@@ -85,8 +85,8 @@ def complete_run(
 def complete_evaluation(path: Path | str, *, budgets: Sequence[int]) -> Evaluation:
     """Return the evaluation of a finished run on its test split at some budgets; missing budgets are measured.
 
-    The only budget of an explicit network is 0. A run that was archived, without its weights, has what it was archived
-    with.
+    The only budget of an explicit network is 0. An archived run, which has no weights, has the budgets that were
+    measured before.
     """
     path = Path(path)
     record, steps = RunRecord.read(path), RunFolder(path).checkpoints().steps()

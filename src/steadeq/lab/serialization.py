@@ -120,7 +120,7 @@ def _find_class(name: Any, base: type[T], where: str, *, recipe: str | None) -> 
 
 
 def subclasses(base: type[T]) -> list[type[T]]:
-    """Return the classes of which a field of this type can hold an object: all that are loaded, public and concrete."""
+    """Return the classes that a field of this type can hold: all that are loaded, public and concrete, by name."""
     found = [base] if _is_choice(base) else []
     for child in base.__subclasses__():
         found += [kind for kind in subclasses(child) if kind not in found]
@@ -244,7 +244,7 @@ def negated_flag_of(name: str) -> str:
 
 
 def from_words(words: Sequence[str], hint: Any, where: str) -> Any:
-    """Return what the words after an option stand for."""
+    """Return the value that the words after an option stand for."""
     try:
         return _READER.read(_plain_words(words, hint), hint, where)
     except InputError:

@@ -1,4 +1,4 @@
-"""Ctrl-C, kill, lost terminals: requests to finish the step, save and go, and no matter of new processes."""
+"""Ctrl-C, kill, lost terminals: requests to finish the step, save and exit; worker processes ignore them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType
 class Interruption:
     """Notes SIGINT, SIGTERM and SIGHUP while its context lasts; a second Ctrl-C stops at once.
 
-    What the process ignores, as `nohup` has it ignore the end of its terminal, it goes on ignoring.
+    Signals that the process ignores, such as SIGHUP under `nohup`, stay ignored.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Interruption:
         self._previous: dict[int, object] = {}
 
     def request(self, reason: str) -> None:
-        """Ask for what a signal asks for."""
+        """Request a stop, as a signal does."""
         self.requested, self.reason = True, reason
 
     def __enter__(self) -> Interruption:
@@ -51,7 +51,7 @@ class Interruption:
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Have Ctrl-C wait, for this thread and for processes that start in this context.
+    """Delay Ctrl-C for this thread and for processes that start in this context.
 
     The processes inherit it, so that none of them ends with a traceback while it imports its modules; each calls
     `leave_interrupts_to_parent` when it is ready.

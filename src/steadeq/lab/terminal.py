@@ -96,12 +96,12 @@ class Work:
         self._show(is_first=self._is_bar)
 
     def expect(self, num_parts: int) -> None:
-        """Take how much work there is, once that is known."""
+        """Set how much work there is, once that is known."""
         self._num_parts = num_parts
         self._show()
 
     def advance(self, num_parts: int = 1) -> None:
-        """Show that so many more parts are done."""
+        """Show that more parts are done."""
         self._done += num_parts
         self._show()
 

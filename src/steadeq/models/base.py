@@ -66,7 +66,7 @@ class AbstractModelConfig(ABC):
 
         Args:
             config: The config; by default one with the default values.
-            fields: Values that take the place of the config's.
+            fields: Values that override those of the config.
 
         Raises:
             TypeError: The config is of another kind, or a field does not exist.
@@ -81,7 +81,7 @@ class AbstractModelConfig(ABC):
 
     @classmethod
     def part_of(cls: type[_C], config: _C) -> _C:
-        """Return the fields that this config has of a config that extends it.
+        """Return a config of this class with the values of a larger config that extends it.
 
         Args:
             config: The larger config.
@@ -92,7 +92,7 @@ class AbstractModelConfig(ABC):
 class AbstractEquilibriumModel(PretrainedModel, ABC):
     """A network whose depth is one equilibrium layer: an encoder, the layer, and a decoder.
 
-    A model has the layer as `layer` and defines `encode` and `decode`; everything else follows from these.
+    A subclass keeps the layer as `layer` and defines `encode` and `decode`; everything else follows from these.
 
     Example:
         >>> class Cell(nn.Module):

@@ -27,7 +27,7 @@ class ConvCell(nn.Module):
         channels: Number of channels of the state.
         hidden: Number of channels between the two convolutions.
         groups: Number of groups of every GroupNorm.
-        activation: What stands instead of ReLU, if it is not that.
+        activation: Activation to use instead of ReLU.
     """
 
     def __init__(self, *, channels: int, hidden: int, groups: int, activation: Activation = "relu") -> None:
@@ -115,7 +115,7 @@ class ConvDEQ(AbstractEquilibriumModel):
         self.head = nn.Linear(config.channels * 16, config.num_classes)
 
     def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
-        """Start at zero; the cell takes the image after a convolution."""
+        """Return zeros as the start, and the image after a convolution as the input of the cell."""
         injected = self.injection(x)
         return torch.zeros_like(injected), (injected,)
 

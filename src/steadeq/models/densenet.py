@@ -104,7 +104,7 @@ class DenseLayer(nn.Module):
         self.branch = nn.Sequential(*_norm_relu_conv(in_channels, hidden, 1), *_norm_relu_conv(hidden, growth, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input and what was made of it, (B, in_channels + growth, H, W)."""
+        """Return the input with the new channels appended, (B, in_channels + growth, H, W)."""
         return torch.cat((x, self.branch(x)), dim=1)
 
 

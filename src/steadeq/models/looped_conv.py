@@ -19,7 +19,7 @@ from .base import AbstractEquilibriumModel, AbstractModelConfig
 class LoopedBlock(nn.Module):
     """A residual block that sees the input at every step: h = adapter(z, x), f(z; x) = h + conv(ReLU(conv(h))).
 
-    Nothing bounds it: there is no normalization, as in many blocks that are looped by hand.
+    Like many hand-written looped blocks it has no normalization, so that nothing bounds its state.
 
     Args:
         channels: Channels of the state and of the input.
@@ -90,7 +90,7 @@ class LoopedConv(AbstractEquilibriumModel):
         self.head = nn.Conv1d(config.channels, config.num_classes, 1)
 
     def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
-        """Start at zero; the block takes the sequence after a convolution."""
+        """Return zeros as the start, and the sequence after a convolution as the input of the block."""
         injected = self.encoder(x)
         return torch.zeros_like(injected), (injected,)
 

@@ -1,6 +1,6 @@
 """Models with the weights of the authors' checkpoints: `locuslab/deq`, `locuslab/mdeq`, torchdeq's zoo and more.
 
-A checkpoint has no config. What the shapes of its weights tell is inferred from them; the rest comes from a preset with
+A checkpoint has no config. Sizes are inferred from the shapes of its weights; everything else comes from a preset with
 the same shapes. Nothing in a file is ever executed.
 """
 
@@ -222,7 +222,7 @@ class OfficialCheckpoint:
     config: AbstractModelConfig
     """The config of our model."""
     inferred: dict[str, Any]
-    """Those of its fields that the weights tell."""
+    """Fields of the config that were inferred from the weights."""
     preset: str | None
     """Name of the preset that its other fields come from; None for the defaults."""
 
@@ -267,13 +267,13 @@ class OfficialCheckpoint:
 def from_official(source: Path | str | Mapping[str, Any], **overrides: Any) -> Any:
     """Return a model with the weights of a checkpoint of the authors, in evaluation mode.
 
-    Read are multiscale DEQs and DEQ-Transformers of `locuslab/deq` (today's version and those before it, and
+    It reads multiscale DEQs and DEQ-Transformers of `locuslab/deq` (today's version and those before it, and
     `locuslab/mdeq`) and of torchdeq's zoo, and the dense monotone network of `locuslab/monotone_op_net`, as state dicts
     or as checkpoints of a training run. A pickled module is refused, as only executing it could read it.
 
-    Widths, numbers of scales, classes and heads, vocabulary and clusters are inferred from the weights. What these do
-    not tell comes from the first preset with the same shapes, or else from the defaults of the config, unless it is
-    given here:
+    Widths, numbers of scales, classes and heads, vocabulary and clusters are inferred from the weights. All other
+    fields come from the first preset with the same shapes, or else from the defaults of the config, unless you give
+    them:
 
     - multiscale DEQs: `groups`, `dropout`, and `num_downsamplings` if it may be 0, 1 or 2, as strides have no weights;
     - DEQ-Transformers: `norm` (torchdeq's is "pre-textbook" or "post"), `memory_length`, `window` and dropout;
@@ -308,7 +308,7 @@ def read_official(
 
     Args:
         source: The file, or a state dict; see `from_official`.
-        preset_name: Preset to take instead of what the weights tell.
+        preset_name: Preset to use instead of inferring the sizes from the weights.
         **overrides: Fields of the config.
 
     Raises:

@@ -222,7 +222,7 @@ def create(name: str, **overrides: Any) -> nn.Module:
 
     Args:
         name: One of `available()`.
-        **overrides: Fields of the config that take the place of the preset's, and arguments of the model such as
+        **overrides: Fields of the config that override the preset's, and arguments of the model such as
             `solver` and `adjoint`.
 
     Returns:

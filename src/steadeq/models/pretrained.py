@@ -38,8 +38,8 @@ _M = TypeVar("_M", bound="PretrainedModel")
 class PretrainedModel(nn.Module):
     """A model that can be saved to a folder and loaded from one.
 
-    What it needs is a class `Config`, an `AbstractModelConfig` whose `build` returns the model, and the config that it
-    was built from as `config`.
+    A subclass needs a class `Config`, an `AbstractModelConfig` whose `build` returns the model, and keeps the config
+    that it was built from as `config`.
 
     Example:
         >>> from steadeq.models import ToyDEQ
@@ -58,11 +58,11 @@ class PretrainedModel(nn.Module):
         """Write config.json, model.safetensors and a model card; a model that was saved there before is replaced.
 
         Solver and adjoint are not saved. Parameters that are shared are written once. The card, README.md, says
-        what the model is and how to load it; `steadeq save` adds what is known of a run. One that
-        somebody else wrote is left as it is.
+        what the model is and how to load it; `steadeq save` adds what is known of a run. A README.md that something
+        else wrote is left as it is.
 
         Args:
-            folder: The folder, which is made if there is none.
+            folder: The folder, which is created if it does not exist.
             card: Markdown for the card, such as what the model was trained on and how well it does.
 
         Raises:
@@ -106,20 +106,18 @@ class PretrainedModel(nn.Module):
     ) -> _M:
         """Return a model that was saved, in evaluation mode.
 
-        Only models of this class and of classes derived from it are loaded, of which those are known that are imported
-        already: nothing is imported because a file says so.
+        Only this class and its subclasses are loaded, and only if they are imported already: a file never causes an
+        import.
 
         Args:
             folder: The folder, or the name of a model on the Hugging Face Hub such as "user/model" (needs the extra
                 `hub`).
             solver: How to find equilibria, instead of the model's default.
             adjoint: How to differentiate them, instead of the model's default.
-            **fields: Fields of the config that take the place of those saved and keep the shapes of the weights, such
-                as `dropout`.
+            **fields: Fields that override the saved config and keep the shapes of the weights, such as `dropout`.
 
         Raises:
-            ValueError: There is no such folder or model, its files are not what they should be, or a weight is not
-                finite.
+            ValueError: There is no such folder or model, a file is invalid, or a weight is not finite.
             TypeError: There is no such field, or the model has no use for a solver or an adjoint.
         """
         path = _locate(folder)
@@ -142,8 +140,8 @@ class PretrainedModel(nn.Module):
         """Save the model to the Hugging Face Hub, with the login of the Hub's own tools; needs the extra `hub`.
 
         Args:
-            repo_id: Name of the model there, such as "user/model"; it is made if there is none.
-            private: Whether nobody else may see one that is made.
+            repo_id: Name of the model there, such as "user/model"; it is created if it does not exist.
+            private: Whether a repository that is created is private.
 
         Returns:
             The address of the upload.

@@ -17,7 +17,7 @@ from .pretrained import PretrainedModel
 Block = Literal["basic", "bottleneck"]
 Stem = Literal["cifar", "imagenet"]
 Norm = Callable[[int], nn.Module]
-"""Returns a normalization of as many channels."""
+"""A function that returns a normalization layer for a number of channels."""
 
 
 class ResNet(PretrainedModel):
@@ -58,7 +58,8 @@ class ResNet(PretrainedModel):
         num_classes: int = 10
         """Number of classes to tell apart."""
         zero_init: bool = False
-        """Start each block as its shortcut, with a last normalization of weight zero."""
+        """Initialize the last normalization of each block with weight zero, so that the block starts as its
+        shortcut."""
         groups: int | None = None
         """Number of groups of every GroupNorm; None for normalizations over the batch."""
 
@@ -168,8 +169,8 @@ class Bottleneck(_ResidualBlock):
     Args:
         in_channels: Number of channels of the input.
         width: Number of channels of the middle convolution; the output has four times as many.
-        stride: Stride of the middle convolution. The paper of 2016 has it in the first one; since then it is where no
-            pixel is left out.
+        stride: Stride of the middle convolution. He et al. (2016) have it in the first one, which skips pixels; later
+            implementations moved it.
         zero_init: Whether the block starts as its shortcut.
         norm: Makes the normalizations.
     """

@@ -83,7 +83,7 @@ class ToyDEQ(AbstractEquilibriumModel):
         self.layer = DEQ(ToyCell(hidden=self.config.hidden), solver=solver, adjoint=adjoint)
 
     def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
-        """Start at zero; the cell takes x as it is."""
+        """Return zeros as the start, and x as the input of the cell."""
         return torch.zeros_like(x), (x,)
 
     def decode(self, z: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Why claims of the paper do not hold here: for each, an experiment that shows what stands in the way."""
+"""Why claims of the paper do not hold here: for each, an experiment that shows the reason."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ NOT_FOUND = "reason not found yet"
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """Models of a comparison that differ in one thing, or one at two times, and what they say on a claim."""
+    """Models of a comparison that differ in one thing, or one model at two times, which explain a claim's verdict."""
 
     claim: Claim[Any]
     """The claim, which does not hold."""
@@ -44,12 +44,12 @@ class Ablation:
 
 
 def against(column: Column, first: str, second: str) -> Callable[[Summary], str]:
-    """Return what shows a column of two variants, given by their names, beside each other."""
+    """Return a function that compares a column of two variants, given by their names."""
     return lambda s: f"{column.title}: {column.against(s[first], s[second])}, {first} against {second}"
 
 
 def growth(variant: str, *columns: Column) -> Callable[[Summary], str]:
-    """Return what shows how columns of a variant change from the first to the last tenth of training."""
+    """Return a function that shows how columns of a variant change from the first to the last tenth of training."""
 
     def show(s: Summary) -> str:
         changes = (f"{c.title.split(',')[0]} {early(c).show(s[variant])} to {c.show(s[variant])}" for c in columns)
@@ -59,7 +59,7 @@ def growth(variant: str, *columns: Column) -> Callable[[Summary], str]:
 
 
 def both(*shown: Callable[[Summary], str]) -> Callable[[Summary], str]:
-    """Return what shows several things after each other."""
+    """Return a function that shows several things one after the other."""
     return lambda s: "; ".join(show(s) for show in shown)
 
 
@@ -106,7 +106,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         shown_by=against(MEMORY, MDEQ_JR, RESNET_DEEP),
     ),
 )
-"""All that were made. A claim that does not hold and is not here has no reason that an experiment shows."""
+"""All such experiments. For other claims that do not hold, no experiment shows the reason."""
 
 
 def reason(claim: Claim[Any], scale: Scale, numbers: Numbers) -> str:

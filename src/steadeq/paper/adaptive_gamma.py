@@ -52,7 +52,7 @@ class DataSet:
         return "1 point of accuracy" if self.is_accuracy else "1% of perplexity"
 
     def is_kept(self, quality: float, than: float) -> bool:
-        """Return whether a quality is another one, or better, but for the tolerance."""
+        """Return whether a quality is as good as another one, up to the tolerance."""
         # A point less is within a point, however the difference of two accuracies is rounded.
         return quality - than >= -0.01 - 1e-9 if self.is_accuracy else quality <= 1.01 * than
 
@@ -165,7 +165,7 @@ def curve(evaluated: Sequence[Mapping[int, EvaluationRow]]) -> Curve:
 
 
 def evals_needed(points: Curve, data: DataSet, quality: float) -> float:
-    """Return the smallest budget that keeps a quality, but for the tolerance; infinite if none does."""
+    """Return the smallest budget that keeps a quality, up to the tolerance; infinite if none does."""
     return min((budget for budget, (_, found) in points.items() if data.is_kept(found, quality)), default=math.inf)
 
 

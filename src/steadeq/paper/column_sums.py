@@ -85,7 +85,7 @@ def column_penalty(sums: Tensor, *, level: float = LEVEL) -> Tensor:
 def measure_counterexample() -> dict[str, Any]:
     """Return what penalties and estimators say of the paper's matrix.
 
-    `distances` are those from the fixed point after 0, 1, 2 ... steps of plain iteration.
+    `distances` are the distances from the fixed point after 0, 1, 2 ... steps of plain iteration.
     """
     # The difference of start and fixed point is then an eigenvector.
     J, b = torch.tensor(COUNTEREXAMPLE), torch.tensor([[1.0, -1.0]])
@@ -150,9 +150,9 @@ def train(arm: Arm, seed: int, *, device: torch.device, num_steps: int | None = 
 
 @torch.no_grad()
 def measure(model: ConvDEQ, *, unpenalized: ConvDEQ) -> tuple[dict[str, float | None], list[float]]:
-    """Return what is compared, on validation data but for the training loss, and the residuals of plain iteration.
+    """Return what is compared, on validation data except for the training loss, and the residuals of plain iteration.
 
-    Numbers of evaluations are those to a residual of 0.001; the change of weights is the largest.
+    Evaluations are counted until the residual is 0.001; the change of weights is the largest.
 
     Args:
         model: A trained model.
@@ -210,7 +210,7 @@ class Summary:
     arms: Sequence[ArmSummary]
 
     def of(self, cell: str) -> tuple[ArmSummary, ArmSummary, ArmSummary]:
-        """Return a cell without a penalty, with that on sums of columns, and with that on the Frobenius norm."""
+        """Return a cell without a penalty, with one on sums of columns, and with one on the Frobenius norm."""
         none, columns, frobenius = (arm for arm in self.arms if arm.cell == cell)
         return none, columns, frobenius
 

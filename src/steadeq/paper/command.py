@@ -14,6 +14,7 @@ from ..lab.cli.arguments import parse, positional
 from ..lab.cli.table import print_table
 from ..lab.config import TrainConfig
 from ..lab.errors import InputError
+from ..lab.notation import plural
 from ..lab.recipes.registry import Scale
 from ..lab.run.archive import archive_run
 from ..lab.runner import complete_runs
@@ -118,7 +119,11 @@ def run(arguments: Sequence[str]) -> int:
             for command in commands({name: run.config for name, run in missing.items()}, given.runs):
                 print(shlex.join(["torchrun", "--nproc-per-node", "4", "-m", "steadeq", "train", *command]))
             return 0
-        complete_runs({run.path: run.config for run in missing.values()}, num_jobs=given.jobs, display=choose_display())
+        display = choose_display()
+        display.say(
+            f"Training {plural(len(missing), 'run')} in {given.runs}, {min(given.jobs, len(missing))} at a time."
+        )
+        complete_runs({run.path: run.config for run in missing.values()}, num_jobs=given.jobs, display=display)
     judged: dict[str, Any] = {}
     for result in chosen:
         plan = plans[result.name].items()
@@ -172,7 +177,7 @@ def _produce(given: Arguments, result: PaperResult[Any], paths: Mapping[str, Pat
             why = "it needs all of its runs" if paths else "none of its runs is finished"
             print(f"{result.name} is left out: {why}.")
             return ()
-    with Work(f"Making {result.name} of {len(paths)} runs"):
+    with Work(f"Making {result.name}" + (f" from {plural(len(paths), 'run')}" if paths else "")):
         verdicts = result.produce(paths, folder, given.scale)
     print_table(CLAIM_TITLES, claim_rows(verdicts))
     print(tally(verdicts))

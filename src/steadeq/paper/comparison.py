@@ -41,7 +41,7 @@ FIGURES: Mapping[str, Callable[[Sequence[RunGroup]], Figure | None]] = {
     "perplexity_by_evaluations": _score_by_evals,
     "perplexity_by_time": curves.score_by_time_figure,
 }
-"""What can be drawn of runs, by the name of the file."""
+"""Figures that can be drawn from runs, by the name of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class Comparison(PaperResult[Summary]):
         return {name: FIGURES[name](trained if is_score[name] else groups) for name in self.figures}
 
     def of_paper(self) -> Summary:
-        """Return what the paper reports of these variants, as if it had been measured; most measures it has not."""
+        """Return what the paper reports of these variants, in the form of our measurements; most are missing."""
         found: dict[str, VariantSummary] = {}
         for variant in (variant for scale in self.scales for variant in self.variants(scale)):
             if variant.paper and variant.name not in found:
@@ -200,7 +200,7 @@ def summarize(variant: Variant, measured: Sequence[Measures]) -> VariantSummary:
 
 
 def save_figures(figures: Mapping[str, Figure | None], folder: Path) -> None:
-    """Save figures as PNG by their names; those are left out for which the runs recorded nothing."""
+    """Save figures as PNG by their names; figures without recorded numbers are left out."""
     for name, figure in figures.items():
         if figure is not None:
             save_png(figure, folder / f"{name}.png", dpi=152)

@@ -248,7 +248,7 @@ class CellSummary:
     hutchinson_errors: Mapping[int, float]
     """By the number of products."""
     hutch_plus_plus_errors: Mapping[int, float]
-    """The same of Hutch++."""
+    """The same for Hutch++."""
     costs: Mapping[int, float]
     """What the penalty adds to a training step, in backward steps, by the number of probes."""
 

@@ -17,7 +17,7 @@ _FEW_WORDS, _FEW_IMAGES = 12, 6
 
 
 def at_evals(budget: int) -> Column:
-    """Return the column of the residual on test data after so many evaluations, of any model."""
+    """Return the column of the residual on test data after a number of evaluations, for any model."""
     return Column(title=f"residual after {budget} evaluations", measure=f"residual_at_{budget}", digits=".2g")
 
 

@@ -43,7 +43,7 @@ Summary = Sequence[GammaSummary]
 
 @torch.no_grad()
 def measure(model: ToyDEQ, x: Tensor, y: Tensor, *, budget: int) -> dict[str, float]:
-    """Return what is measured of a trained model; numbers of evaluations are those to a residual of 0.001.
+    """Return what is measured of a trained model; evaluations are counted until the residual is 0.001.
 
     Args:
         model: The model.

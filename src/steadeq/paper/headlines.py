@@ -1,4 +1,4 @@
-"""What the paper says in its abstract and its introduction, each with the claims that decide on it."""
+"""Main statements of the paper's abstract and introduction, each with the claims that decide about it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Judged = tuple[PaperResult[Any], Claim[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """Something that the paper is known for."""
+    """A main statement of the paper."""
 
     text: str
     section: str
@@ -99,7 +99,7 @@ HEADLINES = (
         ),
     ),
 )
-"""The eight that the results are about."""
+"""The eight main statements that the results check."""
 
 
 def of_paper(result: PaperResult[Any], claim: Claim[Any]) -> str:
@@ -116,7 +116,7 @@ def of_paper(result: PaperResult[Any], claim: Claim[Any]) -> str:
 
 
 def sum_up(verdicts: Sequence[Verdict | None]) -> str:
-    """Return what became of several claims, in a few words; None stands for one that was not run.
+    """Return the verdicts of several claims in a few words; None stands for a claim that was not run.
 
     Example:
         >>> claim = Claim("more is better", section="5.2", holds=lambda n: n > 1, evidence=str)

@@ -1,4 +1,4 @@
-"""How the claims of a comparison are judged: against models that train, and with an eye on the spread over seeds."""
+"""How the claims of a comparison are judged: against models that train, and given the spread over seeds."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class _Watched(Summary):
 
 
 def judge(claim: Claim[Summary], summary: Summary) -> Verdict:
-    """Hold a claim against numbers over seeds.
+    """Judge a claim by numbers over seeds.
 
-    The claim is "not tested" where a model that it compares with has diverged, and "undecided" where it would be
-    decided the other way if one of its numbers were a standard deviation over seeds off.
+    The claim is "not tested" where a model that it compares with has diverged, and "undecided" where a change of one of
+    its numbers by a standard deviation over seeds would reverse the verdict.
     """
     watched = _Watched(summary)
     verdict = claim.judge(watched)

@@ -168,7 +168,7 @@ def as_trained_best(*names: str) -> Callable[[Scale], list[Variant]]:
 
 
 def choose_settings(summary: Summary) -> Summary:
-    """Let each model stand as it trained best among the settings that were tried, by its loss on validation data."""
+    """Choose for each model the settings, among those tried, that gave the lowest loss on validation data."""
     chosen, tried = {}, {}
     for name, others in _TRIED.items():
         finished = [one for one in (name, *others) if one in summary]

@@ -33,7 +33,7 @@ _NUM_REPEATS = 5
 class LiveTensors(TorchDispatchMode):
     """Counts the bytes of tensors that were made in this context and are still there.
 
-    The memory of the process would not do: on a CPU it holds the libraries and the data, and never shrinks.
+    The memory of the process is no measure: on a CPU it includes the libraries and the data, and never shrinks.
 
     Example:
         >>> with LiveTensors() as live:
@@ -76,8 +76,8 @@ class LiveTensors(TorchDispatchMode):
 def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
     """Return the most memory that tensors held during a run, beyond those that were there before.
 
-    On a CPU it is exact, and the same every time; what a kernel allocates and frees within one operation is not seen.
-    On a GPU its allocator is asked, which sees all.
+    On a CPU it is exact, and the same every time; memory that a kernel allocates and frees within one operation is not
+    counted. On a GPU, the allocator counts all.
     """
     # What waits for the collector would be freed at some time during the run.
     gc.collect()
@@ -142,7 +142,7 @@ class Costs:
 
 
 def known_costs(path: Path, *, max_evals: int) -> Costs | None:
-    """Return what `measure_costs` found before, which costs.json in the run's folder has; None if it did not."""
+    """Return what `measure_costs` stored in costs.json in the run's folder; None if there is nothing."""
     file = path / "costs.json"
     known = json.loads(file.read_text(encoding="utf-8")).get(str(max_evals)) if file.is_file() else None
     return None if known is None else Costs(**known)

@@ -1,4 +1,4 @@
-"""What is written in a folder of results, each summary read once."""
+"""Reads the summaries in a folder of results, each of them once."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ class Numbers:
         return self._read[key]
 
     def verdict(self, result: PaperResult[Any], claim: Claim[Any], scale: Scale) -> Verdict | None:
-        """Return what became of a claim at a scale; None where nothing was run, or where it is about nothing.
+        """Return the verdict on a claim at a scale; None where nothing was run, or where the claim does not apply.
 
         Of results that are the same at every scale, there is one verdict.
         """

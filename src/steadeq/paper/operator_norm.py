@@ -1,4 +1,4 @@
-"""Section 4.2: a penalty on the largest singular value of the Jacobian, beside that on its Frobenius norm."""
+"""Section 4.2: a penalty on the largest singular value of the Jacobian, beside the penalty on its Frobenius norm."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -86,9 +86,9 @@ ARMS = tuple(Arm(penalty=penalty, weight=weight) for penalty, weights in WEIGHTS
 
 @torch.no_grad()
 def measure(model: ConvDEQ) -> dict[str, float | None]:
-    """Return what is compared of a trained model, on test data but for what begins with `validation`.
+    """Return what is compared of a trained model, on test data, or where the name says so on validation data.
 
-    Accuracies are at the budget of training, evaluations those of Anderson to a residual of 0.001.
+    Accuracies are at the budget of training, evaluations are counted for Anderson until the residual is 0.001.
     """
     splits = Digits().load()
     assert isinstance(splits.validation, AbstractDataset)
@@ -147,7 +147,7 @@ def choose(arms: Sequence[tuple[Arm, Averages]]) -> list[bool]:
     """Say of each arm whether it is the one of its penalty that is compared, by validation data alone.
 
     Of the weights that cost at most `TOLERATED` of the accuracy of the best of all arms, each penalty gets the one with
-    the fewest evaluations; if there is none such, the most accurate.
+    the fewest evaluations; if there is none, the most accurate.
     """
     best = max(found.mean("validation_accuracy") for _, found in arms)
 

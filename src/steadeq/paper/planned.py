@@ -24,7 +24,7 @@ class PlannedRun:
     state: str
     """How far it is, in the words of `run_state`."""
     is_archived: bool
-    """Whether there is no more of it than its numbers."""
+    """Whether only its numbers are left, without weights."""
     minutes: float | None
     """About how long the whole run takes on one core, if that is known."""
 
@@ -67,7 +67,7 @@ def plan_runs(result: PaperResult[Any], scale: Scale, *, runs: Path, archive: Pa
 
 
 def together(plans: Iterable[Mapping[str, PlannedRun]]) -> dict[str, PlannedRun]:
-    """Return the runs of several results by name; one that is needed with its weights is no archived one."""
+    """Return the runs of several results by name; a run that is needed with its weights is not an archived one."""
     found: dict[str, PlannedRun] = {}
     for name, run in (item for plan in plans for item in plan.items()):
         known = found.get(name, run)

@@ -76,7 +76,7 @@ class PixelDEQ(AbstractEquilibriumModel):
         self.head = nn.Conv2d(CHANNELS, 2, 1)
 
     def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
-        """Start at zero; the cell takes each pixel after a linear map."""
+        """Return zeros as the start, and each pixel after a linear map as the input of the cell."""
         injected = self.injection(x)
         return torch.zeros_like(injected), (injected,)
 
@@ -114,7 +114,7 @@ ARMS = (*(Arm(size=size) for size in SIZES), Arm(size=LARGE_AT, gamma=LARGE_GAMM
 
 
 def train(arm: Arm, seed: int, *, num_steps: int = NUM_STEPS) -> PixelDEQ:
-    """Return a trained model; all sizes start from the same weights, and have as many steps."""
+    """Return a trained model; all sizes start from the same weights and have the same number of steps."""
     torch.manual_seed(derive_seed(seed, "initialization"))
     model = PixelDEQ()
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
@@ -139,7 +139,7 @@ def train(arm: Arm, seed: int, *, num_steps: int = NUM_STEPS) -> PixelDEQ:
 def measure(model: PixelDEQ, arm: Arm) -> dict[str, float | None]:
     """Return what is compared, on images that were not trained on.
 
-    Numbers of evaluations are those to a residual of 0.001; `accuracy_6` is the accuracy after 6 steps of plain
+    Evaluations are counted until the residual is 0.001; `accuracy_6` is the accuracy after 6 steps of plain
     iteration, and `enough_evals` the least such number that comes within a point of the accuracy at the largest.
     """
     x, y = draw_images(16, arm.size, torch.Generator().manual_seed(arm.size))

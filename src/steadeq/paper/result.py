@@ -16,13 +16,13 @@ from ..lab.recipes.registry import Scale
 S = TypeVar("S")
 """What a result measures."""
 Outcome = Literal["holds", "does not hold", "undecided", "not tested"]
-"""What became of a claim; "undecided" where the spread over seeds is larger than the difference."""
+"""The verdict on a claim; "undecided" where the spread over seeds is larger than the difference."""
 Source = Literal["paper", "own"]
 """Who says it: the paper, in words or by its numbers, or we, beside what it says."""
 Threshold = Literal["none", "stated before", "set after a look at numbers"]
 """Whether a claim has a threshold that is not the paper's, and whether our history has it before the numbers.
 
-What it has together with the numbers counts as set after a look.
+A threshold that was committed together with the numbers counts as set after a look.
 """
 
 
@@ -95,7 +95,7 @@ class Claim(Generic[S]):
     """Names of the models that it says something about even if they diverge; the others must train."""
 
     def judge(self, summary: S) -> Verdict:
-        """Hold the claim against the numbers."""
+        """Judge the claim by the numbers."""
         try:
             outcome: Outcome = "holds" if self.holds(summary) else "does not hold"
             evidence = self.evidence(summary)
@@ -216,7 +216,7 @@ class PaperResult(ABC, Generic[S]):
         """Return the most important numbers as a table in Markdown, of at most seven columns."""
 
     def judge(self, summary: S) -> list[Verdict]:
-        """Hold the claims against the numbers."""
+        """Judge the claims by the numbers."""
         return [claim.judge(summary) for claim in self.claims if claim.applies(summary)]
 
     def produce(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> list[Verdict]:

@@ -42,8 +42,9 @@ class Anderson(AbstractSolver):
     best."""
 
     handover: bool = False
-    """Go over to Broyden's method, sample by sample, once ten evaluations leave more than 30% of its residual: solves
-    more where the spectral radius is close to 1, at two more states of memory for each evaluation from then on."""
+    """Switch a sample to Broyden's method once ten evaluations leave more than 30% of its residual. This solves more
+    samples where the spectral radius is close to 1, and takes the memory of two more states for each evaluation after
+    the switch."""
 
     max_growth = 100.0
     max_stalled_windows = math.inf
@@ -98,14 +99,14 @@ class Handover(NamedTuple):
     other: History | None
     """History of Broyden's method; None as long as no row needs it."""
     start: int
-    """Evaluation at which the latter began."""
+    """Number of the evaluation at which Broyden's method began."""
     level: Tensor
     """(rows,) norms of the residuals at the last test."""
     is_over: Tensor
     """(rows,) which rows have gone over."""
 
     def step(self, solver: Anderson, at: Evaluation) -> tuple[Handover, Tensor]:
-        """Make a step of the method of each row."""
+        """Make a step, with the method that each row is at."""
         history, following = solver.accelerate(self.history, at)
         _, other, start, level, is_over = self
         is_due, goes_over = at.number % WINDOW == 0, None

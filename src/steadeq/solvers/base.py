@@ -36,7 +36,7 @@ class Prefix(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """One evaluation of f, and where in the solve it stands; what a step works on."""
+    """One evaluation of f within a solve: the input of a solver's step."""
 
     z: Tensor
     """(rows, D) points at which f was evaluated."""
@@ -45,7 +45,7 @@ class Evaluation(NamedTuple):
     g: Tensor
     """(rows, D) residuals fz - z."""
     norm: Tensor
-    """(rows,) norms of the images, without a graph; what is below eps times that is rounding."""
+    """(rows,) norms of the images, without a graph; anything below eps times this is rounding."""
     rejected: Tensor | None
     """(rows,) which residuals grew beyond `max_growth` of their best; None where no row did."""
     number: int | Tensor
@@ -62,7 +62,7 @@ class Evaluation(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether it is known that nothing came before."""
+        """Whether this is known to be the first evaluation."""
         return isinstance(self.number, int) and self.number == 1
 
 
@@ -167,7 +167,7 @@ class AbstractSolver(AbstractLinearSolver):
         """
 
     def widen(self, state: Any, num_evals: int) -> Any:
-        """Return a state with room for what so many evaluations bring, for methods whose state grows with the budget.
+        """Return a state with room for this many evaluations, for methods whose state grows with the budget.
 
         Compiled solves, whose tensors have one shape for several steps, ask for it between them.
         """

@@ -16,7 +16,7 @@ from .base import AbstractSolver, Evaluation
 
 @dataclass(frozen=True, kw_only=True)
 class Broyden(AbstractSolver):
-    """Broyden's good method on f(z) - z, from the inverse Jacobian -I.
+    """Broyden's good method on f(z) - z, starting from -I as the inverse Jacobian.
 
     The inverse is kept in the compact form of Byrd, Nocedal and Schnabel (1994): with steps S, changes of the image dF
     and a small table K, the step is g + dF K^-1 Sᵀ g. A full window drops its oldest column of S and dF, and all secant
@@ -31,8 +31,8 @@ class Broyden(AbstractSolver):
     """
 
     memory: int | None = None
-    """Number of rank-one updates that are kept, at two states of memory each; None for all, as a short window slows
-    hard solves."""
+    """Number of rank-one updates to keep, each of which takes the memory of two states; None keeps all, as a short
+    window slows hard solves."""
 
     # Residuals may rise far before they fall: on affine maps the end comes within 2 n steps all the same. So only an
     # explosion is rejected, and no number of evaluations without progress is too long.
@@ -100,7 +100,7 @@ class Broyden(AbstractSolver):
 
 
 LARGE = 1e8
-"""Size of weights, and of steps beside g, beyond which a history may tell nothing."""
+"""Size of weights, and of steps relative to g, beyond which a history is not trusted."""
 _SUSPICIOUS = 1e3
 """Size of weights from which on a history is looked at."""
 

@@ -1,7 +1,7 @@
 """Random depths: how many evaluations a training step may spend, drawn anew at each step.
 
-A loop that is always trained to the same depth learns to be right there and nowhere else. A depth is a function of the
-seed and the step alone: the same on all processes, and after a run was stopped and went on.
+A loop that is always trained to the same depth learns to be right there and nowhere else. A depth depends on the seed
+and the step alone: it is the same on all processes and in a resumed run.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class AbstractDepth(ABC):
         """Return a number of evaluations, at least 1."""
 
     def draw(self, step: int, *, seed: int = 0) -> int:
-        """Return the number of evaluations of a training step, at least 1, in a run of a seed."""
+        """Return the number of evaluations, at least 1, of a training step in a run with a seed."""
         return self.sample(random.Random(f"{seed}/depth/{step}"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class UniformDepth(AbstractDepth):
-    """Every number between two is as likely as any other.
+    """A uniform distribution over the integers from `low` to `high`.
 
     Example:
         >>> [UniformDepth(low=4, high=8).draw(step) for step in range(6)]
@@ -54,7 +54,7 @@ class UniformDepth(AbstractDepth):
 
 @dataclass(frozen=True, kw_only=True)
 class LogNormalDepth(AbstractDepth):
-    """One more than a Poisson number, the logarithm of whose rate is normal, as Huginn trains its loops (2025).
+    """One plus a Poisson number whose rate is log-normal, the distribution that Huginn (2025) trains with.
 
     Most depths are below the mean, and a few far above it.
 

@@ -19,7 +19,7 @@ from .base import WINDOW, AbstractLinearSolver
 
 @dataclass(frozen=True, kw_only=True)
 class GMRES(AbstractLinearSolver):
-    """The generalized minimal residual method: optimal in the Krylov space, one product per step, monotone.
+    """The generalized minimal residual method: one product per step, and a residual that never grows.
 
     The default for the backward pass, which solves u = Jᵀu + g and stops each sample at ‖u - Jᵀu - g‖ <= tol ‖g‖.
 
@@ -36,8 +36,8 @@ class GMRES(AbstractLinearSolver):
     tol: float = 1e-6
     """Relative residual at which a sample is finished; 0 spends the whole budget."""
     memory: int | None = None
-    """Dimension of the Krylov space at which it restarts, at one state of memory each; None for the whole budget, which
-    never restarts."""
+    """Dimension of the Krylov space at which the method restarts, where each dimension takes the memory of one state;
+    None never restarts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

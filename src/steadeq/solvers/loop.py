@@ -48,7 +48,7 @@ class Loop(AbstractSolver):
         super().__post_init__()
 
     def with_max_evals(self, max_evals: int) -> Loop:
-        """Return a loop of another number of steps."""
+        """Return a loop with another number of steps."""
         return replace(self, num_steps=max_evals)
 
     def with_tol(self, tol: float) -> Loop:

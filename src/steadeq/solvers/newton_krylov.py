@@ -49,8 +49,8 @@ class NewtonState(NamedTuple):
 class NewtonKrylov(AbstractSolver):
     """Inexact Newton on f(z) - z; each linear system is solved by GMRES on differences of f.
 
-    Worth its inner evaluations where the spectral radius is near or above 1 and the tolerance is tight; Anderson or
-    Broyden are cheaper otherwise. Every inner product is an evaluation of f close to the current point, and counts
+    Use it where the spectral radius is near or above 1 and the tolerance is tight; elsewhere Anderson and Broyden are
+    cheaper. Every inner product is an evaluation of f close to the current point, and counts
     as one. The inner tolerance follows Eisenstat and Walker (1996), and a step that does not reduce the residual is
     halved.
 
@@ -63,8 +63,8 @@ class NewtonKrylov(AbstractSolver):
     """
 
     memory: int | None = None
-    """Most evaluations inside a Newton step, at one state of memory each; None for 10, or the size of states of up to
-    40 elements."""
+    """Most evaluations inside a Newton step, each of which takes the memory of one state; None for 10, or for the size
+    of the state if it has at most 40 elements."""
 
     # Its sizes follow from the budget, and its small systems need a choice of pivots.
     always_asks = True

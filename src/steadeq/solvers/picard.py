@@ -15,7 +15,8 @@ from .base import AbstractSolver, Evaluation
 class Picard(AbstractSolver):
     """Damped fixed-point iteration, z <- z + damping (f(z) - z).
 
-    The cheapest step and no memory. It converges only where the spectral radius of (1 - damping) I + damping J is
+    Its steps are cheap, and it keeps no history. It converges only where the spectral radius of (1 - damping) I +
+    damping J is
     below 1, and linearly at that rate; Anderson is rarely slower.
 
     Example:

@@ -26,6 +26,7 @@ from steadeq import (
     StopAfter,
     Unrolled,
 )
+from steadeq._internal.validation import check_count
 from steadeq.lab import recipes
 from steadeq.lab.cli.arguments import field_docs, parse, parse_with_config, positional
 from steadeq.lab.cli.main import COMMANDS
@@ -166,10 +167,10 @@ def test_what_is_inside_of_a_class_that_was_chosen_can_be_changed_too():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("--regularizer.schedule Linear", "regularizer.schedule.end is missing."),
-        ("--regularizer.schedule Increments", "regularizer.schedule.increment is missing."),
+        ("--regularizer.schedule Linear", "--regularizer.schedule.end is missing."),
+        ("--regularizer.schedule Increments", "--regularizer.schedule.increment is missing."),
         ("--regularizer.schedule StopAfter", "regularizer.schedule.step is None and epoch is None; one of them"),
-        ("--model DEQTransformerLM", "model.vocab_size is missing."),
+        ("--model DEQTransformerLM", "--model.vocab-size is missing."),
         ("--solver", "--solver is ''; it must be one of Anderson, Broyden, Loop, NewtonKrylov, Picard"),
         ("--solver GMRES", "--solver is 'GMRES'; it must be one of Anderson, Broyden, Loop, NewtonKrylov, Picard"),
         ("--solver None", "--solver is 'None'; it must be one of"),
@@ -191,8 +192,8 @@ def test_what_is_inside_of_a_class_that_was_chosen_can_be_changed_too():
         ("--loop.compile maybe", "--loop.compile is 'maybe'; it must be True or False."),
         ("--loop.precision float16", "--loop.precision is 'float16'; it must be one of float32, bfloat16."),
         ("--optimizer.betas 0.9 0.9 0.9", "--optimizer.betas is '0.9 0.9 0.9'; it must be 2 values, each a number."),
-        ("--solver.max-evals 0", "solver.max_evals is 0"),
-        ("--adjoint.solver.tol -1", "adjoint.solver.tol is -1.0"),
+        ("--solver.max-evals 0", "--solver.max-evals is 0"),
+        ("--adjoint.solver.tol -1", "--adjoint.solver.tol is -1.0"),
         ("stray", "'stray' is not expected here; see `steadeq train x --help`."),
     ],
 )
@@ -222,6 +223,11 @@ class Places:
     """Which samples."""
     quick: bool = False
     """Whether to hurry."""
+    most_evals: int = 1
+    """A count."""
+
+    def __post_init__(self) -> None:
+        check_count("most_evals", self.most_evals)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +256,7 @@ def test_places_may_stand_before_and_after_options(text, expected):
         ("--budgets 1 2 a", "--budgets is '1 2 a'"),
         ("a --pair 3", "--pair is '3'"),
         ("a --split train", "--split is 'train'"),
+        ("a --most-evals 0", "--most-evals is 0; it must be an integer >= 1."),
     ],
 )
 def test_places_that_are_missing_or_taken_are_refused(text, message):

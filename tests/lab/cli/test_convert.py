@@ -132,7 +132,7 @@ def test_bad_checkpoints_are_refused_and_nothing_is_written(checkpoint, home, ca
         line = refuse(capfd, "convert", name, "-o", "out")
         assert line.startswith(name)
         assert reason in line
-    assert "out is missing" in refuse(capfd, "convert", checkpoint)
+    assert "--out is missing" in refuse(capfd, "convert", checkpoint)
     Path("full").mkdir()
     Path("full", "notes.txt").write_text("mine")
     assert "full exists already" in refuse(capfd, "convert", checkpoint, "-o", "full")

@@ -63,6 +63,20 @@ def test_a_terminal_gets_a_bar(monkeypatch, later):
         assert word in text
 
 
+def test_a_narrow_terminal_still_shows_steps_and_time_left(monkeypatch, later):
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with choose_display() as display:
+        display.begin("a-name-that-is-longer-than-there-is-room-for-it", 1000, 0)
+        for step in range(1, 9):
+            display.advance("a-name-that-is-longer-than-there-is-room-for-it", step, VALUES)
+    text = terminal.getvalue()
+    for word in ("a-name-that", "8/1000", "0:", "loss 0.250"):
+        assert word in text
+
+
 def test_a_file_gets_plain_lines(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert isinstance(choose_display(), PlainDisplay)

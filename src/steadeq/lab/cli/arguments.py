@@ -157,7 +157,16 @@ class _Parser:
         for option in self._options():
             if option.is_positional and option.value is dataclasses.MISSING:
                 raise InputError(f"{option.name.upper()} is missing: {option.doc[:1].lower()}{option.doc[1:]}")
-        return [node.build() for node in self.nodes]
+        return [self._build(node) for node in self.nodes]
+
+    def _build(self, node: _Node) -> Any:
+        try:
+            return node.build()
+        except InputError as error:
+            # Checks begin with the name of a field; the user has to find what was typed.
+            name, _, problem = str(error).partition(" ")
+            flags = {option.name: option.flag for option in node.options() if not option.is_positional}
+            raise InputError(f"{flags.get(name, name)} {problem}") from error
 
     def _options(self) -> list[_Option]:
         return [option for node in self.nodes for option in node.options()]

@@ -1,4 +1,4 @@
-"""`steadeq completion`: a script for a shell that completes commands, options and recipes at the TAB key.
+"""`steadeq completion`: a script for a shell that completes commands, options and names at the TAB key.
 
 The words are written into the script, so that a TAB starts no Python. They are read from the files of the commands
 without importing them, as importing torch takes seconds.
@@ -7,7 +7,7 @@ without importing them, as importing torch takes seconds.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -59,7 +59,8 @@ class Arguments:
 def run(arguments: Sequence[str]) -> int:
     """Print the script of a shell."""
     summary = (
-        "Print a script that completes commands, options and recipes at the TAB key. "
+        "Print a script that completes commands, options, and the names of recipes, data sets and results at the TAB "
+        "key. "
         'bash: add `eval "$(steadeq completion bash)"` to ~/.bashrc. '
         'zsh: add `eval "$(steadeq completion zsh)"` to ~/.zshrc, after compinit. '
         "fish: `steadeq completion fish > ~/.config/fish/completions/steadeq.fish`."
@@ -78,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def words_of(name: str) -> list[str]:
-    """Return what may follow a command: options, and the choices of a first argument."""
+    """Return what may follow a command: options, and the names and choices of a first argument."""
     tree = ast.parse(Path(file_of(name)).read_text(encoding="utf-8"))
     (kind,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Arguments"]
     found = []
@@ -90,8 +91,28 @@ def words_of(name: str) -> list[str]:
             found += [choice.value for choice in choices if isinstance(choice.value, str)]
         else:
             found.append(f"--{field.target.id.replace('_', '-')}")
-    recipes = sorted(recipe for recipe, _, _ in listed()) if name == "train" else []
-    return [*recipes, *found, *MANNERS, "--help"]
+    return [*_names(name), *found, *MANNERS, "--help"]
+
+
+def _names(command: str) -> list[str]:
+    """Return what a command can be asked for by name."""
+    file = Path(file_of(command))
+    if command == "train":
+        return sorted(recipe for recipe, _, _ in listed())
+    if command == "data":
+        return sorted(_named([file.parents[1] / "data" / "catalog.py"], beside="summary"))
+    if command == "reproduce":
+        return ["all", *sorted(_named(file.parent.glob("*.py"), beside="claims"))]
+    return []
+
+
+def _named(files: Iterable[Path], *, beside: str) -> Iterator[str]:
+    """Yield the names of what files make by calls with a `name` and another keyword."""
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            given = {word.arg: word.value for word in node.keywords} if isinstance(node, ast.Call) else {}
+            if beside in given and isinstance(name := given.get("name"), ast.Constant):
+                yield str(name.value)
 
 
 def _fish(words: dict[str, list[str]]) -> str:

@@ -36,6 +36,7 @@ COMMANDS = {
     "export": "write a model with a fixed number of evaluations as a file for torch.export or ONNX",
     "report": "compare runs in one HTML file",
     "data": "list data sets, where they are, and how to get them",
+    "bench": "measure the overhead of the library next to its peers (in a checkout)",
     "completion": "print a script that completes commands and options at the TAB key",
 }
 

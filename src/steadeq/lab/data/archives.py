@@ -1,7 +1,7 @@
-"""Archives of others: plain files in folders come out of them, and nothing else.
+"""Downloaded archives, from which only regular files in folders are extracted.
 
-Links, devices and names that lead elsewhere are not skipped or mended: an archive that has one is refused as a whole.
-Nothing that an archive says becomes a path before it was looked at, and files are made, never opened.
+An archive with a link, a device or a name that leads elsewhere is refused as a whole. Every name is checked before it
+becomes a path, and no existing file is opened.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which data sets there are, and how to get what is not there."""
+"""The data sets, and how to get those that are missing."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _FASHION_MNIST_ARCHIVES = {
 _WIKITEXT = "https://wikitext.smerity.com"
 
 
-def _wikitext(name: str, summary: str, md5: str) -> Entry:
+def _wikitext(*, name: str, summary: str, md5: str) -> Entry:
     archive = f"{name}-v1.zip"
     return Entry(
         name=name,
@@ -189,14 +189,14 @@ CATALOG = {
             ),
         ),
         _wikitext(
-            "wikitext-2",
-            "2,088,628 words of 600 articles of Wikipedia, and 463,215 to validate and test",
-            "542ccefacc6c27f945fb54453812b3cd",
+            name="wikitext-2",
+            summary="2,088,628 words of 600 articles of Wikipedia, and 463,215 to validate and test",
+            md5="542ccefacc6c27f945fb54453812b3cd",
         ),
         _wikitext(
-            "wikitext-103",
-            "103,227,021 words of 28,475 articles of Wikipedia, and 463,215 to validate and test",
-            "9ddaacaf6af0710eda8c456decff7832",
+            name="wikitext-103",
+            summary="103,227,021 words of 28,475 articles of Wikipedia, and 463,215 to validate and test",
+            md5="9ddaacaf6af0710eda8c456decff7832",
         ),
     )
 }

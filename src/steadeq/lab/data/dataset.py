@@ -23,7 +23,7 @@ _NUM_LOOKED_AT = 16
 
 
 class MapDataset(Sized, Protocol):
-    """What can be trained on: any map-style `torch.utils.data.Dataset` of (input, target) pairs."""
+    """Data to train on: any map-style `torch.utils.data.Dataset` of (input, target) pairs."""
 
     def __getitem__(self, index: int, /) -> Any: ...
 
@@ -43,7 +43,7 @@ class AbstractDataset(data.Dataset[tuple[Tensor, Tensor]], ABC):
         """Return inputs and targets of some samples, augmented at random if there is a generator."""
 
     def fingerprint(self) -> str:
-        """Return what tells the samples from those of another data set; see the function of that name."""
+        """Return a digest of the samples; see the function `fingerprint`."""
         return digest(len(self), *self.batch(spread_over(len(self), _NUM_LOOKED_AT)))
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
@@ -99,14 +99,14 @@ class InMemory(AbstractDataset):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Splits:
-    """What to learn from, what to choose by, and what to report on."""
+    """The samples to train, validate and test on."""
 
     train: MapDataset
     """Samples to train on."""
     validation: MapDataset
-    """Samples to choose by, evaluated during training."""
+    """Samples to evaluate on during training."""
     test: MapDataset
-    """Samples to report on."""
+    """Samples to report results on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ class AbstractDataConfig(ABC):
 def read_samples(dataset: MapDataset, indices: Tensor, *, seed: int | None = None) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of some samples of any map-style data set.
 
-    Augmentations are drawn from the seed; without one there are none, as far as the data set leaves that open.
+    Augmentations are drawn from the seed; without one, samples are not augmented, if the data set allows that.
     """
     if isinstance(dataset, AbstractDataset):
         return dataset.batch(indices, None if seed is None else torch.Generator().manual_seed(seed))
@@ -147,7 +147,7 @@ def read_samples(dataset: MapDataset, indices: Tensor, *, seed: int | None = Non
 
 
 def check_targets(targets: Tensor, num_classes: int) -> None:
-    """Refuse labels for which a model with so many classes has no output; targets that are no labels will do.
+    """Refuse labels for which a model with this number of classes has no output; other targets pass.
 
     Example:
         >>> check_targets(torch.tensor([0, 9]), 10)
@@ -179,7 +179,7 @@ def check_all_targets(dataset: MapDataset, num_classes: int) -> None:
 
 
 def fingerprint(dataset: MapDataset) -> str:
-    """Return what tells a data set from another one, with all samples that are in memory, and else some of them."""
+    """Return a digest that identifies a data set: of all samples if they are in memory, else of some of them."""
     if isinstance(dataset, AbstractDataset):
         return dataset.fingerprint()
     return digest(len(dataset), *read_samples(dataset, spread_over(len(dataset), _NUM_LOOKED_AT)))
@@ -254,7 +254,7 @@ def check_seed(name: str, value: int) -> None:
 
 
 def check_limited(name: str, value: int, *, minimum: int = 1, maximum: int) -> None:
-    """Refuse a count that is too small, or so large that it can only be a slip, and would take the machine with it."""
+    """Refuse a count that is too small, or so large that it can only be a typo and would use up the memory."""
     check_count(name, value, minimum=minimum)
     if value > maximum:
         raise ValueError(f"{name} is {value}; it must be at most {maximum:,}.")

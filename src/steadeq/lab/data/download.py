@@ -1,4 +1,4 @@
-"""Files from the net: what arrived stays when a transfer ends early, and nothing counts before its checksum agrees."""
+"""Downloads: an interrupted transfer can continue, and a file is used only after its checksum agrees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """A file to fetch, and what becomes of it."""
+    """A file to fetch, and where it goes."""
 
     url: str
     """Address of the file."""

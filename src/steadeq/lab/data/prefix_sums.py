@@ -1,4 +1,4 @@
-"""Parities of bits so far: strings that are drawn from a seed, a task that takes as many steps as a string is long."""
+"""Parities of prefixes of random bit strings, a task whose number of steps grows with the length of the string."""
 
 from __future__ import annotations
 

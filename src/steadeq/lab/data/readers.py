@@ -32,7 +32,7 @@ class AbstractReader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End what goes on in the background."""
+        """Stop the work in the background."""
 
 
 class AbstractContiguousDataset(AbstractDataset):
@@ -137,7 +137,7 @@ def open_reader(
     """Return what a process trains on: contiguous data in its own order, all else in an order that the seed draws.
 
     Args:
-        dataset: The data set to train on; any map-style data set will do.
+        dataset: The data set to train on; any map-style data set works.
         batch_size: Number of samples of a step, over all processes.
         num_parts: Number of parts into which a batch is cut.
         parts: Those parts that this process trains on.

@@ -83,7 +83,7 @@ class Vocabulary:
         return [self.tokens[number] for number in numbers]
 
     def digest(self) -> str:
-        """Return what tells this vocabulary from others."""
+        """Return a digest that identifies this vocabulary."""
         return hashlib.blake2b("\n".join(self.tokens).encode(), digest_size=16).hexdigest()
 
 

@@ -82,7 +82,7 @@ class Workers:
 
 
 def check_workers(num_workers: int) -> None:
-    """Refuse a number of processes that no machine has a use for."""
+    """Refuse a number of processes that is too large for any machine."""
     check_limited("num_workers", num_workers, minimum=0, maximum=_MAX_WORKERS)
 
 

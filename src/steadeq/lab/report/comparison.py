@@ -89,7 +89,7 @@ def _is_best(group: RunGroup, groups: Sequence[RunGroup], split: Split) -> bool:
 
 
 def summary_lines(groups: Sequence[RunGroup], split: Split) -> list[str]:
-    """Return a sentence for each group with its main numbers, as a paper would say them."""
+    """Return a sentence for each group with its main numbers, to paste into a paper."""
     return [line for group in groups if (line := _summary_line(group, split))]
 
 

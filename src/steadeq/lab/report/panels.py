@@ -58,7 +58,7 @@ def inline_svg(figure: Figure, *, prefix: str, label: str) -> str:
     Args:
         figure: What to draw.
         prefix: Text from which ids are made; different for each figure of a page.
-        label: What the figure shows, for those who cannot see it.
+        label: Description of the figure for screen readers.
     """
     for text in figure.findobj(Text):
         # Names in it come from files; what is no character has no place in XML, or in a font.

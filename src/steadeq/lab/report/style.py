@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 INK = "#010203"
-"""Color of text and axes. No other color comes near, so that an inline SVG can put the page's own in its place."""
+"""Color of text and axes. No other color is similar, so that an inline SVG can replace it by the page's own."""
 PALETTE = ("#2a78d6", "#d1620f", "#0f9175", "#c2509b", "#8b7a12", "#7a6fe0", "#c94a4a", "#64808f")
 """Colors of runs: each has a contrast of at least 3 with white and with the page's dark background."""
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
@@ -65,7 +65,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def styled() -> AbstractContextManager[None]:
-    """Return the context in which figures are made and drawn; what a user's own matplotlibrc says does not count."""
+    """Return the context in which figures are made and drawn; it ignores the user's matplotlibrc."""
     return matplotlib.style.context(["default", _SETTINGS])
 
 

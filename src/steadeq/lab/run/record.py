@@ -135,7 +135,7 @@ class ValidationLine(_Measured):
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """With what a run was made, from the moment it was started or resumed; None where that is not known."""
+    """Versions and machine of a run since it was started or resumed; None where that is not known."""
 
     started: str | None = None
     """Date and time, in the format of ISO 8601."""
@@ -242,7 +242,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDiagnosis:
-    """A close look at some samples: what `steadeq diagnose` writes. Sequences over samples have one entry for each.
+    """Measurements on some samples: what `steadeq diagnose` writes. Sequences over samples have one entry for each.
 
     The fields but the last are about the equilibria that the run's solver finds, and that one about plain iteration.
     """
@@ -318,12 +318,12 @@ _OF_SAMPLES = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunRecord:
-    """A run, read from its folder; `problems` lists what could not be read."""
+    """A run, read from its folder; `problems` lists what was unreadable."""
 
     path: Path
     """The run's folder."""
     config: TrainConfig
-    """All about the run."""
+    """The complete config of the run."""
     step: int
     """Steps made, as far as recorded."""
     training: tuple[TrainLine, ...]
@@ -423,7 +423,7 @@ class RunRecord:
 
     @property
     def num_steps(self) -> int | None:
-        """Steps that the run is meant to make; None if nothing tells."""
+        """Steps that the run is configured to make; None if that is not known."""
         loop = self.config.loop
         if loop.num_steps is not None:
             return loop.num_steps

@@ -1,4 +1,4 @@
-"""One way to call all kinds of networks, and what they hand on from one step to the next."""
+"""One way to call all kinds of networks, and the carry from one step to the next."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Answer:
     output: Any
     """What the task's loss takes."""
     equilibrium: Equilibrium | None
-    """What was solved, for networks that solve something."""
+    """The equilibrium, for networks that solve for one."""
     carry: Carry | None
     """What the network needs to go on with the batch after this one, for networks that do."""
 
@@ -30,7 +30,7 @@ class Answer:
 class ModelAdapter:
     """A network as training and evaluation see it.
 
-    Any module will do: `model(x)` returns its output. One with a method `solve`, such as all equilibrium models, is
+    Any module works: `model(x)` returns its output. One with a method `solve`, such as all equilibrium models, is
     called as `model.solve(x, solver=..., adjoint=...)` and returns output and `Equilibrium`. One with the attribute
     `takes_carry` takes an argument `carry` after x, and its output has an attribute `carry`.
     """
@@ -75,7 +75,7 @@ class ModelAdapter:
 
 
 class CarryStore:
-    """The carry of each part of a batch; none of them for models and data that have no such thing.
+    """The carry of each part of a batch; empty for models and data without a carry.
 
     What a step leaves behind is proposed first, and kept only if the step was good: a state that is not finite would
     spoil all steps after it.
@@ -87,7 +87,7 @@ class CarryStore:
         self._proposed: list[Carry | None] = [None] * num_parts
 
     def clear(self) -> None:
-        """Forget, as at the beginning of a text."""
+        """Forget the carry, as at the beginning of a text."""
         self.kept = [None] * len(self.kept)
 
     def propose(self, index: int, carry: Carry | None) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a progress bar in a terminal, plain lines elsewhere, or nothing."""
+"""The display of a run in progress: a progress bar in a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Display:
     """
 
     def begin(self, title: str, num_steps: int, step: int) -> None:
-        """Show that a run is at a step of so many."""
+        """Show a run's step and its number of steps."""
 
     def advance(self, title: str, step: int, values: dict[str, float]) -> None:
         """Show that a step is done, with its loss, residual and evaluations."""
@@ -37,7 +37,7 @@ class Display:
 class LastingDisplay(Display):
     """Shows what another display shows until that fails, as when its reader has gone or a disk is full.
 
-    From then on it shows nothing: who trains is told once, and never fails because nobody can watch.
+    From then on it shows nothing; it reports that once, and training goes on.
     """
 
     def __init__(self, display: Display, failed: Callable[[str], None]) -> None:
@@ -116,13 +116,18 @@ class BarDisplay(Display):
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
         self._console = Console()
+        # Where a line is short, the time left matters more than the rate, the residual and the end of a name.
+        self._is_narrow = self._console.width < 120
+        name = Column(no_wrap=True, overflow="ellipsis", max_width=max(self._console.width - 50, 10))
+        rate = () if self._is_narrow else (TextColumn("{task.fields[rate]}"),)
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            TextColumn("{task.description}", table_column=name),
+            BarColumn(bar_width=10 if self._is_narrow else 20),
             TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[rate]}"),
+            *rate,
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}", style="dim"),
             console=self._console,
@@ -141,7 +146,10 @@ class BarDisplay(Display):
         if clock.is_due(step, _BAR_SECONDS):
             rate = clock.rate(step)
             shown = "" if rate is None else f"{rate:.1f} steps/s"
-            self._progress.update(bar, completed=step, rate=shown, note=describe(values), refresh=True)
+            note = describe(values)
+            if self._is_narrow:
+                note = note.partition("  ")[0]
+            self._progress.update(bar, completed=step, rate=shown, note=note, refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)

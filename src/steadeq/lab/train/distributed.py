@@ -51,7 +51,7 @@ class Process:
     @classmethod
     @contextmanager
     def join(cls, device: str = "auto", *, parallel: Parallel = "ddp") -> Iterator[Process]:
-        """Take one's place among the processes, for as long as the context lasts."""
+        """Join the processes of a job, for as long as the context lasts."""
         world_size = _from_environment("WORLD_SIZE", 1, least=1)
         rank, local_rank = _from_environment("RANK", 0), _from_environment("LOCAL_RANK", 0)
         if world_size > 1:

@@ -41,7 +41,7 @@ class Samples:
     y: Tensor
     """The targets."""
     carry: Carry | None
-    """What is carried to the segments of a text from those before them, for networks that carry something."""
+    """What the network carries over from earlier segments of a text, if it carries anything."""
 
     @classmethod
     @torch.no_grad()

@@ -46,7 +46,7 @@ class Window:
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, values: dict[str, float]) -> None:
-        """Add the values of one step; a value that a step does not have does not count there."""
+        """Add the values of one step; a mean covers only the steps that have its value."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
             self.counts[name] = self.counts.get(name, 0) + 1
@@ -67,7 +67,7 @@ class MetricsLog:
 
     @staticmethod
     def rewind(path: Path, *, step: int, evaluated_at: int) -> None:
-        """Forget what was recorded by a run after the checkpoint from which it goes on.
+        """Drop the lines that a run wrote after the checkpoint from which it resumes.
 
         A file with lines that cannot be read, other than a last one that a crash cut off, is kept under another name,
         and so is the file of a run whose checkpoints are lost.
@@ -167,7 +167,7 @@ def peak_memory(device: torch.device) -> float:
 
 
 def now(device: torch.device) -> float:
-    """Return the time when all that was asked of the device is done."""
+    """Return the time, after the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

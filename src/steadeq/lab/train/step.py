@@ -78,7 +78,7 @@ class StepResult:
     def pack(self, *, must_stop: bool) -> Tensor:
         """Return all numbers in one tensor, so that they travel together; after the backward pass, as it counts too.
 
-        What there is not, as without a solve or without a penalty, is NaN.
+        Numbers that do not exist, as without a solve or without a penalty, are NaN.
         """
         like = self.task_loss
         nan = like.new_tensor(math.nan)
@@ -103,7 +103,7 @@ class StepResult:
 
 
 def unpack(packed: Tensor, task: AbstractTask) -> dict[str, float]:
-    """Return what `StepResult.pack` packed by name, with the task's metric; what there is not is left out."""
+    """Return what `StepResult.pack` packed by name, with the task's metric; missing numbers are left out."""
     numbers = packed.tolist()
     named = dict(zip(NAMES, numbers[: len(NAMES)], strict=True))
     may_lack = ("jacobian_norm", "forward_residual", "forward_evals", "backward_residual", "backward_evals")

@@ -1,4 +1,4 @@
-"""Trackers: where the lines of metrics.jsonl go besides, for who watches experiments with other programs."""
+"""Trackers, such as TensorBoard or W&B, which get the lines of metrics.jsonl too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AbstractTracker(ABC):
         """Record the numbers of a step, which may be one that was recorded before a run was killed."""
 
     def flush(self) -> None:  # noqa: B027 (most have nothing to do)
-        """Have everything written."""
+        """Write everything that is buffered."""
 
     @abstractmethod
     def close(self) -> None:

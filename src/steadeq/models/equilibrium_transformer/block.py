@@ -23,11 +23,11 @@ class Positions(Shared):
     """Where the L positions of a sample are, which all samples and all evaluations of one solve share."""
 
     cos: Tensor | None
-    """(L, head features / 2) cosines of the angles of rotation; None if positions are not told apart."""
+    """(L, head features / 2) cosines of the angles of rotation; None without rotary positions."""
     sin: Tensor | None
     """Their sines."""
     is_hidden: Tensor | None
-    """(L, L): whether a position must not see a key, as that is later; None if all see all."""
+    """(L, L) mask, true where a key is later than the position and must not be seen; None without a mask."""
 
     @classmethod
     def of_grid(
@@ -41,7 +41,7 @@ class Positions(Shared):
         Args:
             shape: Number of positions along each axis.
             head_features: Number of features of a head.
-            base: The slowest pair turns by nearly 1 / base a step; None to tell no positions apart.
+            base: The slowest pair turns by nearly 1 / base a step; None for no rotation.
             causal: Whether a position must not see those after it.
             like: A tensor whose dtype, at least single precision, and device are taken.
 
@@ -161,7 +161,7 @@ class TransformerBlock(nn.Module):
         hidden_features: Number of gated features inside the map of positions.
         norm: Where the normalizations are.
         attention: "math" is written out and can be differentiated twice, "fused" is torch's kernel.
-        residual_scale: What both branches are multiplied with, s.
+        residual_scale: Factor s of both branches.
 
     Example:
         >>> block = TransformerBlock(features=8, num_heads=2, hidden_features=16)

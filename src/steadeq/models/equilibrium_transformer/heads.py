@@ -1,4 +1,4 @@
-"""What is around the blocks: how a text, images or grids become vectors of positions, and these an answer."""
+"""Encoders and decoders around the blocks, for texts, images and grids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .block import RMSNorm
 
 
 class AbstractHead(nn.Module, ABC):
-    """Both ends of a network on positions.
+    """The encoder and the decoder of a network on positions.
 
     Vectors of positions are (B, ..., features), with as many dimensions between as the positions have axes. They are
     normalized on their way in, so that what is injected has the same size at each position, and on their way out.
@@ -49,7 +49,7 @@ class AbstractHead(nn.Module, ABC):
 
 
 class LanguageHead(AbstractHead):
-    """(B, L) tokens to `Predictions` of those that follow, with an adaptive softmax that shares the token vectors.
+    """Maps (B, L) tokens to `Predictions`, with an adaptive softmax that shares the token vectors.
 
     Args:
         features: Number of features of a position.
@@ -77,13 +77,13 @@ class LanguageHead(AbstractHead):
 
 
 class ImageHead(AbstractHead):
-    """(B, channels, height, width) images, seen as patches, to the logits of classes, from the mean of all positions.
+    """Maps (B, channels, height, width) images, cut into patches, to the logits of classes.
 
     Args:
         features: Number of features of a position.
         image_channels: Number of channels of the images.
         patch_size: Height and width of a patch.
-        image_size: Height and width of images, for learned vectors of their places; None for images of any size.
+        image_size: Height and width of images, for learned position vectors; None for images of any size.
         num_classes: Number of classes.
     """
 
@@ -122,7 +122,7 @@ class ImageHead(AbstractHead):
 
 
 class GridHead(AbstractHead):
-    """(B, ...) tokens of grids, such as puzzles or strings, to the logits of the classes of each cell.
+    """Maps (B, ...) tokens of grids, such as puzzles or strings, to the logits of the classes of each cell.
 
     Args:
         features: Number of features of a position.

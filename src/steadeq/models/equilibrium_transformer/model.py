@@ -95,7 +95,7 @@ class AbstractBlockConfig(AbstractModelConfig):
             check_positive("rotary_base", self.rotary_base)
 
     def make_head(self) -> AbstractHead:
-        """Return both ends of the network, freshly initialized."""
+        """Return the encoder and the decoder of the network, freshly initialized."""
         if self.kind == "image":
             return ImageHead(
                 self.features,
@@ -163,7 +163,7 @@ class EquilibriumTransformer(AbstractEquilibriumModel):
         num_blocks: int = 1
         """Number of blocks of the cell, each with weights of its own."""
         injection: Injection = "add"
-        """Way of the input into the cell: "add" adds it to the state, "concat" feeds both to a linear layer."""
+        """How the input enters the cell: "add" adds it to the state, "concat" feeds both to a linear layer."""
         outer_norm: bool = True
         """Normalize the state that the cell returns."""
         relaxation: float = 1.0
@@ -201,7 +201,7 @@ class EquilibriumTransformer(AbstractEquilibriumModel):
         self.layer = DEQ(cell, solver=solver, adjoint=adjoint)
 
     def encode(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Positions]]:
-        """Start at zero; the cell takes the vectors of the positions, and where these are.
+        """Return zeros as the start; the inputs of the cell are the vectors of the positions, and where these are.
 
         Args:
             x: (B, L) tokens of texts, (B, channels, height, width) images, or (B, ...) tokens of grids.

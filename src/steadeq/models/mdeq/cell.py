@@ -42,7 +42,7 @@ class ResidualBlock(nn.Module):
 
 
 class Downsample(nn.Sequential):
-    """From a scale to a coarser one: convolutions of stride 2, of which only the last one changes the width.
+    """Maps a scale to a coarser one by convolutions of stride 2; only the last one changes the width.
 
     Args:
         in_channels: Number of channels of the finer scale.
@@ -63,7 +63,7 @@ class Downsample(nn.Sequential):
 
 
 class Upsample(nn.Sequential):
-    """From a scale to a finer one: a 1 by 1 convolution, and pixels repeated.
+    """Maps a scale to a finer one by a 1 by 1 convolution and by repeating pixels.
 
     Args:
         in_channels: Number of channels of the coarser scale.

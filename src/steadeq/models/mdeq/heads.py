@@ -41,7 +41,7 @@ class HeadBlock(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """From fine to coarse, each scale joins what comes down from the finer ones; then an average and a linear map.
+    """Adds up the scales from fine to coarse, averages over pixels, and applies a linear map.
 
     Args:
         channels: Number of channels of each scale.
@@ -72,7 +72,7 @@ class ClassificationHead(nn.Module):
 
 
 class SegmentationHead(nn.Module):
-    """All scales at the finest resolution, side by side, and a class for every pixel.
+    """Brings all scales to the finest resolution, concatenates them, and classifies every pixel.
 
     Args:
         channels: Number of channels of each scale.

@@ -105,7 +105,7 @@ class MDEQ(AbstractEquilibriumModel):
         _initialize(self)
 
     def encode(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Start all scales at zero; the cell takes the image after the stem, and a dropout mask for each scale."""
+        """Return zeros as the start; the inputs are the image after the stem and a dropout mask for each scale."""
         injected = self.injection(self.stem(x))
         channels, dropout = self.config.channels, self.config.dropout
         batch, _, height, width = injected.shape

@@ -19,7 +19,7 @@ Splitting = Literal["peaceman-rachford", "forward-backward"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SharedStep(Shared):
-    """What all evaluations of one solve share, as it depends on the parameters and on nothing else.
+    """Values that all evaluations of a solve share, because they depend on the parameters alone.
 
     Not batched: as an input of the cell it passes through compaction untouched. Gradients reach the parameters through
     it if it was made with gradients on.

@@ -24,9 +24,9 @@ _POOL = 4
 
 
 class MonotoneDEQ(AbstractEquilibriumModel):
-    """Classifies images by the equilibrium z = ReLU(W z + U x + b), which exists, once, for every image.
+    """Classifies images by the equilibrium z = ReLU(W z + U x + b), which exists and is unique for every image.
 
-    Plain iteration converges from anywhere; Anderson needs fewer evaluations as a rule, without that promise. The
+    Plain iteration converges from anywhere; Anderson usually needs fewer evaluations, but has no such guarantee. The
     solver works on the state of the splitting method, whose resolvent is computed once per solve. `Implicit` has no
     second derivative for that reason; the Jacobian penalty needs none.
 
@@ -124,7 +124,7 @@ class MonotoneDEQ(AbstractEquilibriumModel):
         return cast("MonotoneCell", self.layer.cell)
 
     def encode(self, x: Tensor) -> tuple[Any, tuple[Any, SharedStep]]:
-        """Start at zero; the cell takes U x + b, which only the finest tier sees, and what the evaluations share."""
+        """Return zeros as the start; the inputs are U x + b, for the finest tier, and what all evaluations share."""
         injected = self.injection(x)
         # Under autocast the state keeps the precision of the parameters.
         start = torch.zeros_like(injected, dtype=self.head.weight.dtype)

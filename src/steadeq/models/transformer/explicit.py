@@ -66,7 +66,7 @@ class TransformerXL(PretrainedModel):
         self.layers = nn.ModuleList(config.make_cell() for _ in range(config.num_layers))
 
     def forward(self, tokens: Tensor, carry: Carry | None = None) -> Predictions:
-        """Return predictions, and what is carried on.
+        """Return predictions, with the carry for the next segment.
 
         Args:
             tokens: (B, L) tokens.
@@ -94,8 +94,8 @@ class TransformerXL(PretrainedModel):
 class TiedTransformer(PretrainedModel):
     """The cell of a DEQ-Transformer, applied a given number of times from zero and trained by backpropagation.
 
-    It has the parameters of the DEQ-Transformer and computes what Picard iteration would. What it carries from segment
-    to segment is as in the DEQ-Transformer, with the last states instead of equilibria.
+    It has the same parameters as the DEQ-Transformer and computes the same as Picard iteration. It carries its last
+    states from segment to segment, where the DEQ-Transformer carries equilibria.
 
     Args:
         config: The sizes; see `TiedTransformer.Config`.
@@ -132,7 +132,7 @@ class TiedTransformer(PretrainedModel):
         self.model = DEQTransformerLM(DEQTransformerLM.Config.part_of(self.config))
 
     def forward(self, tokens: Tensor, carry: Carry | None = None) -> Predictions:
-        """Return predictions, and what is carried on.
+        """Return predictions, with the carry for the next segment.
 
         Args:
             tokens: (B, L) tokens.

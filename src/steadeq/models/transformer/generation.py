@@ -87,7 +87,8 @@ class Sampling:
 
         Args:
             log_probabilities: (vocabulary,) logarithms of the model's probabilities.
-            generator: A generator of the CPU, as all draws are made there: a seed stands for one text on all devices.
+            generator: A CPU generator. All draws are made on the CPU, so that a seed gives the same text on every
+                device.
         """
         probabilities = self.probabilities(log_probabilities.cpu())
         if self.temperature == 0:
@@ -129,8 +130,8 @@ def generate(
     `eval()` first, unless you want dropout.
 
     A warm start saves evaluations where the equilibria of neighboring tokens are near each other, and can cost some
-    where they are not. It changes the tokens only by what the tolerance leaves open, if there is one equilibrium; a
-    model without regularization may have several, and then the start decides.
+    where they are not. If there is only one equilibrium, the predictions stay the same up to the tolerance. A model
+    without regularization may have several, and then the start decides.
 
     Args:
         model: A language model: `model(tokens)`, or `model(tokens, carry)` if `takes_carry` is true, returns
@@ -149,7 +150,7 @@ def generate(
         context: Number of tokens that a model without a carry reads for each new token, ideally as many as in training.
 
     Raises:
-        ValueError: Some value makes no sense.
+        ValueError: A value is out of range.
 
     Example:
         >>> from steadeq.models import DEQTransformerLM
@@ -179,7 +180,7 @@ def generate(
 
 
 def is_language_model(model: nn.Module) -> bool:
-    """Return whether a model says which tokens follow: it ends in a softmax over a vocabulary, as `Predictions` do.
+    """Return whether a model predicts the next tokens: it ends in a softmax over a vocabulary, as `Predictions` do.
 
     Args:
         model: Any model.

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...nn import AdaptiveSoftmax
 
 Carry = tuple[Tensor, ...]
-"""What a model keeps of the tokens before, each part (B, M, ...) and without a graph."""
+"""What a model remembers of earlier tokens: tensors of shape (B, M, ...), without a graph."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,7 +32,7 @@ class Predictions:
         """Return the (B, L) negative log-likelihoods of the tokens that followed.
 
         Args:
-            tokens: (B, L) tokens: at each position, the one after it.
+            tokens: (B, L) targets: at each position, the token that follows.
         """
         return self.softmax(self.hidden, tokens)
 
