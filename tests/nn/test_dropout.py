@@ -480,6 +480,13 @@ def test_another_batch_inside_of_the_cell_works_until_samples_leave():
         assert layer.solve(x).stats.converged.all()
 
 
+def test_a_state_without_dims_is_solved_beside_modules_with_masks():
+    dropout, x = VariationalDropout(0.5), torch.tensor(0.3, dtype=torch.float64)
+    eq = fixed_point(lambda z, x: 0.5 * torch.cos(z) + x, torch.zeros_like(x), x, batch_dims=0)
+    assert eq.stats.converged.all()
+    assert dropout.is_active
+
+
 def test_evaluating_some_of_the_samples_of_a_solve_is_refused():
     cell, x = Cell(), leaf(8, DIM)
     eq = DEQ(cell).solve(x)

@@ -226,7 +226,9 @@ class MaskedMap:
         if inputs and isinstance(inputs[-1], Rows):
             inputs, rows = inputs[:-1], inputs[-1].numbers
         before = _current.evaluation
-        _current.evaluation = self.masks.evaluation((z if isinstance(z, Tensor) else leaves(z)[0]).shape[0], rows)
+        shape = (z if isinstance(z, Tensor) else leaves(z)[0]).shape
+        # A state of one sample may have no dims at all.
+        _current.evaluation = self.masks.evaluation(shape[:1].numel(), rows)
         try:
             return self.f(z, *inputs, **options)
         finally:

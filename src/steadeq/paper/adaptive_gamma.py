@@ -250,8 +250,9 @@ def _needed(row: VariantSummary) -> float:
 
 def _shown(row: VariantSummary) -> str:
     label = row.variant.partition(": ")[2]
-    needed = _NEEDED.show(row) if "evals_needed" in row.spreads else "no number of"
-    return f"{label} {_QUALITY.show(row)} at {row.max_evals}, needs {needed} evaluations"
+    if "evals_needed" not in row.spreads:
+        return f"{label} {_QUALITY.show(row)} at {row.max_evals}, does not reach it at any budget"
+    return f"{label} {_QUALITY.show(row)} at {row.max_evals}, needs {_NEEDED.show(row)} evaluations"
 
 
 def _claims_about(data: DataSet) -> tuple[Claim[Summary], ...]:
