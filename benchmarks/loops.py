@@ -4,7 +4,7 @@
     python benchmarks/loops.py --effect NAME/SEED ...  train the model of TRM's shape (half a minute each), or all
     python benchmarks/loops.py                         fill in docs/loops-of-others.md from results/loops.json
 
-The models are those of examples/08_loops_of_others.py. Times are those of the processor on one thread, medians of
+The models are those of examples/09_loops_of_others.py. Times are those of the processor on one thread, medians of
 interleaved rounds relative to the step without a penalty; memory is the peak of what torch hands out during a step.
 
 The effect on TRM's shape is that on a whole cycle, whatever was penalized: after 120 steps with two supervised answers
@@ -53,7 +53,7 @@ NUM_CYCLES = 3
 
 def load_example() -> Any:
     """Import the example that has the models."""
-    path = HERE.parent / "examples" / "08_loops_of_others.py"
+    path = HERE.parent / "examples" / "09_loops_of_others.py"
     spec = importlib.util.spec_from_file_location("loops_of_others", path)
     assert spec is not None
     assert spec.loader is not None

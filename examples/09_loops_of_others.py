@@ -3,7 +3,7 @@
 Small models that have the shape of the loop and of the training step, and no code, of these projects. Each has `loss`,
 one training step up to its loss, with the line of steadeq marked. The task is the parity of all bits so far.
 
-Run: python examples/08_loops_of_others.py   (a few seconds)
+Run: python examples/09_loops_of_others.py   (a few seconds)
 """
 
 import random
