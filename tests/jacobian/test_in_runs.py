@@ -46,7 +46,7 @@ def test_a_closed_loop_on_p_is_refused_by_the_command_before_anything_is_written
     options = ("--regularizer.probability-schedule", "ClosedLoop", "--out", str(tmp_path / "run"))
     assert main(["train", "digits-jr", *options]) == 2
     message = capfd.readouterr().err
-    assert "regularizer.probability_schedule is ClosedLoop(" in message
+    assert "--regularizer.probability-schedule is ClosedLoop(" in message
     assert "must not be a closed loop" in message
     assert not (tmp_path / "run").exists()
 

@@ -124,8 +124,8 @@ def subclasses(base: type[T]) -> list[type[T]]:
     found = [base] if _is_choice(base) else []
     for child in base.__subclasses__():
         found += [kind for kind in subclasses(child) if kind not in found]
-    # By name, as the order in which they were loaded means nothing.
-    return sorted(found, key=lambda kind: kind.__name__)
+    # Ours first, and by name, as the order in which they were loaded means nothing.
+    return sorted(found, key=lambda kind: (kind.__module__.split(".")[0] != _PACKAGE, kind.__name__))
 
 
 def _is_choice(kind: type) -> bool:

@@ -186,12 +186,14 @@ def _place(tensor: Tensor) -> int:
 
 
 def _versions(state: Any) -> Any:
-    """Return how often each leaf was written to."""
-    return state._version if isinstance(state, Tensor) else [leaf._version for leaf in leaves(state)]
+    """Return how often each leaf was written to; inference tensors do not tell."""
+    if isinstance(state, Tensor):
+        return None if state.is_inference() else state._version
+    return [leaf._version for leaf in leaves(state) if not leaf.is_inference()]
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
-    return not torch.equal(a, b) and look(((a != b) & (a == a)).any())
+    return not look((a == b).all()) and look(((a != b) & (a == a)).any())
 
 
 _CHANGED = "f changed the state in place; it must leave its argument alone and return a new one."

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -298,7 +299,7 @@ class Progress:
     def record(self, payload: Tensor, seen: Seen) -> None:
         """Take in one evaluation of the current rows."""
         self.num_evals += 1
-        self.rejected, self._diverged = None, lambda: seen.have_diverged(self.num_evals)
+        self.rejected, self._diverged = None, partial(seen.have_diverged, self.num_evals)
         measures, kept, rules = seen.measures, self.kept, self.rules
         self._trace.append(measures if self._rows is None else self._trace[-1].index_copy(1, self._rows, measures))
         happened, rejected = True, None

@@ -78,7 +78,7 @@ def test_what_is_not_repaired_is_said_and_the_old_run_is_untouched(tmp_path, cap
     [
         (("--out", "run"), "must differ from the folder"),
         (("--weight", "0"), "weight"),
-        (("--num-steps", "0"), "num_steps"),
+        (("--num-steps", "0"), "--num-steps is 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, problem, tmp_path, capfd, monkeypatch):
