@@ -104,6 +104,22 @@ def test_a_run_that_is_moved_while_a_checkpoint_is_written_is_saved_where_it_now
     assert_same(final_state(target), whole)
 
 
+def test_a_run_that_is_moved_and_then_removed_while_a_checkpoint_is_written_is_gone(tmp_path, monkeypatch):
+    path, target = tmp_path / "run", tmp_path / "elsewhere" / "moved"
+    plain = CheckpointFolder._make_room
+
+    def overtaken(self, temporary):
+        plain(self, temporary)
+        if path.exists():
+            move(path, target)
+        else:
+            shutil.rmtree(target)
+
+    monkeypatch.setattr(CheckpointFolder, "_make_room", overtaken)
+    with pytest.raises(RunError, match="moved is gone"):
+        train_with(path, lambda: None)
+
+
 @pytest.mark.parametrize("has_link", [False, True])
 def test_nothing_is_written_to_what_is_put_in_the_place_of_a_run(has_link, tmp_path, whole):
     path, target, other = tmp_path / "run", tmp_path / "elsewhere" / "moved", tmp_path / "other"

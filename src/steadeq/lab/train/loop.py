@@ -530,15 +530,18 @@ class Trainer:
             )
 
     def _save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Save a checkpoint where the run now is; once more if it is moved in the meantime."""
+        """Save a checkpoint where the run now is; anew each time that it is moved in the meantime."""
         crew, keep = Crew(is_alone=not self.process.is_sharded), self.config.log.keep_checkpoints
         places = crew.together(self.folder.locate)
-        try:
-            self.folder.checkpoints(keep=keep).save(checkpoint)
-        except RunError:
-            if crew.together(self.folder.locate) == places:
-                raise
-            self.folder.checkpoints(keep=keep).save(checkpoint)
+        while True:
+            try:
+                self.folder.checkpoints(keep=keep).save(checkpoint)
+                return
+            except RunError:
+                # Of a run that is gone this says so.
+                before, places = places, crew.together(self.folder.locate)
+                if before == places:
+                    raise
 
 
 @torch.enable_grad()
