@@ -20,10 +20,11 @@ a cycle still moves the state after 3 and after 48 cycles, and the strings right
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import random
 import re
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -51,18 +52,8 @@ NUM_ROUNDS, NUM_STEPS, WEIGHT, SEEDS = 15, 120, 0.3, (0, 1)
 NUM_CYCLES = 3
 
 
-def load_example() -> Any:
-    """Import the example that has the models."""
-    path = HERE.parent / "examples" / "09_loops_of_others.py"
-    spec = importlib.util.spec_from_file_location("loops_of_others", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-example = load_example()
+sys.path.insert(0, str(HERE.parent / "examples"))
+example: Any = importlib.import_module("09_loops_of_others")
 
 Term = Callable[[Equilibrium], Tensor]
 

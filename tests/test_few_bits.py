@@ -1,7 +1,6 @@
 """The benchmark of loops in few bits: rounding rounds, and the gain is a gain."""
 
-import importlib.util
-import sys
+import importlib
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,9 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def bench():
-    spec = importlib.util.spec_from_file_location("benchmark_few_bits", ROOT / "benchmarks" / "few_bits.py")
-    module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-    return module
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        return importlib.import_module("few_bits")
 
 
 @pytest.mark.parametrize("bits", [3, 4, 8])
@@ -51,3 +47,15 @@ def test_the_gain_is_how_much_a_settled_loop_multiplies_a_change(bench):
     torch.manual_seed(0)
     found = bench.gain(bench.example.Model(Half()), 4, num_samples=1)
     assert found == {"gain": pytest.approx(2.0), "radius": pytest.approx(0.5)}
+
+
+def test_the_page_shows_the_numbers_that_are_kept(bench):
+    page = bench.PAGE.read_text(encoding="utf-8")
+    assert bench.fill(page, bench.kept.read(bench.NUMBERS)) == page
+    assert bench.FIGURE.is_file()
+
+
+def test_ranks_correlate_as_spearman_says(bench):
+    stats = pytest.importorskip("scipy.stats")
+    pairs = [(1.0, 0.3), (2.0, 0.9), (2.0, 0.1), (5.0, 0.1), (4.0, 0.2)]
+    assert bench.rank_correlation(pairs) == pytest.approx(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
