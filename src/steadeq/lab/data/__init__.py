@@ -16,10 +16,12 @@ from .dataset import (
 )
 from .digits import Digits
 from .fashion_mnist import FashionMnist
+from .generated import AbstractGenerated
 from .image_folder import ImageFolder
 from .imagenet import ImageNet, Imagenette64
 from .images import ImageTransform
 from .locations import search_path
+from .mazes import Mazes
 from .prefix_sums import PrefixSums
 from .readers import (
     AbstractContiguousDataset,
@@ -31,6 +33,7 @@ from .readers import (
 )
 from .segmentation import SegmentationPairs, SegmentationTransform
 from .shapes import Shapes
+from .sudoku import Sudoku
 from .synthetic import Synthetic
 from .text import AbstractTextConfig, StreamReader, Text, TokenStreams, WikiText2, WikiText103
 from .vocabulary import Vocabulary
@@ -40,6 +43,7 @@ __all__ = [
     "AbstractContiguousDataset",
     "AbstractDataConfig",
     "AbstractDataset",
+    "AbstractGenerated",
     "AbstractReader",
     "AbstractTextConfig",
     "Addition",
@@ -53,6 +57,7 @@ __all__ = [
     "Imagenette64",
     "InMemory",
     "MapDataset",
+    "Mazes",
     "PrefixSums",
     "SampleReader",
     "SegmentationPairs",
@@ -60,6 +65,7 @@ __all__ = [
     "Shapes",
     "Splits",
     "StreamReader",
+    "Sudoku",
     "Synthetic",
     "Text",
     "TokenStreams",

@@ -8,11 +8,12 @@ import torch
 from torch.nn import functional as F
 
 from ..tasks import Tagging
-from .dataset import AbstractDataConfig, InMemory, Splits, check_limited, check_seed
+from .dataset import InMemory, check_limited
+from .generated import AbstractGenerated
 
 
 @dataclass(frozen=True, kw_only=True)
-class Addition(AbstractDataConfig):
+class Addition(AbstractGenerated):
     """Pairs of numbers, the lowest digits first, and at each position the digit of their sum.
 
     A position is the token 10 a + b of two digits; one more at the end, of two zeros, takes the last carry. The digits
@@ -29,29 +30,14 @@ class Addition(AbstractDataConfig):
     task = Tagging()
 
     num_train: int = 12_800
-    """Number of sums to train on."""
-    num_validation: int = 256
-    """Number of sums to validate on."""
-    num_test: int = 512
-    """Number of sums to test on."""
     num_digits: int = 15
     """Number of digits of both numbers; their sum has one more."""
-    seed: int = 0
-    """Seed of the random numbers."""
 
     def __post_init__(self) -> None:
-        for name in ("num_train", "num_validation", "num_test"):
-            check_limited(name, getattr(self, name), maximum=10_000_000)
         check_limited("num_digits", self.num_digits, maximum=100_000)
-        check_seed("seed", self.seed)
+        super().__post_init__()
 
-    def load(self) -> Splits:
-        generator = torch.Generator().manual_seed(self.seed)
-        counts = (self.num_train, self.num_validation, self.num_test)
-        train, validation, test = (self._draw(count, generator) for count in counts)
-        return Splits(train=train, validation=validation, test=test)
-
-    def _draw(self, count: int, generator: torch.Generator) -> InMemory:
+    def draw(self, count: int, generator: torch.Generator) -> InMemory:
         first, second = torch.randint(10, (2, count, self.num_digits), generator=generator)
         hands_on = torch.randint(2, (count, self.num_digits), generator=generator).bool()
         second = torch.where(hands_on, 9 - first, second)

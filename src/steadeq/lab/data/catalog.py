@@ -116,6 +116,16 @@ CATALOG = {
             terms="drawn anew from a seed",
         ),
         Entry(
+            name="mazes",
+            summary="pictures of mazes, with the pixels of the only way from start to goal",
+            terms="drawn anew from a seed",
+        ),
+        Entry(
+            name="sudoku",
+            summary="Sudokus of 4 by 4 or 6 by 6 cells, with their only solutions",
+            terms="drawn anew from a seed",
+        ),
+        Entry(
             name="shapes",
             summary="color images of 32 by 32 pixels with disks, squares and triangles to segment",
             terms="drawn anew from a seed",

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from ..tasks import Segmentation
 from .augmentation import Preparation
-from .dataset import AbstractDataConfig, InMemory, Splits, check_limited, check_seed
+from .dataset import InMemory, check_limited
+from .generated import AbstractGenerated
 
 CLASSES = ("background", "disk", "square", "triangle")
 """The classes of pixels, in the order of their labels."""
@@ -26,7 +27,7 @@ _MAX_SIZE = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shapes(AbstractDataConfig):
+class Shapes(AbstractGenerated):
     """Images of overlapping disks, squares and triangles, of random colors, on a noisy background of random texture.
 
     Example:
@@ -39,29 +40,20 @@ class Shapes(AbstractDataConfig):
     task = Segmentation()
 
     num_train: int = 2_000
-    """Number of images to train on."""
     num_validation: int = 500
-    """Number of images to validate on."""
     num_test: int = 500
-    """Number of images to test on."""
     size: int = 32
     """Height and width of the images, in pixels."""
-    seed: int = 0
-    """Seed of the random images; those to train, validate and test on always differ."""
 
     def __post_init__(self) -> None:
         check_limited("size", self.size, minimum=8, maximum=_MAX_SIZE)
-        for name in ("num_train", "num_validation", "num_test"):
-            check_limited(name, getattr(self, name), maximum=_MAX_PIXELS // self.size**2)
-        check_seed("seed", self.seed)
+        super().__post_init__()
 
-    def load(self) -> Splits:
-        generator = torch.Generator().manual_seed(self.seed)
-        counts = (self.num_train, self.num_validation, self.num_test)
-        train, validation, test = (self._draw_split(count, generator) for count in counts)
-        return Splits(train=train, validation=validation, test=test)
+    @property
+    def max_samples(self) -> int:
+        return _MAX_PIXELS // self.size**2
 
-    def _draw_split(self, count: int, generator: torch.Generator) -> InMemory:
+    def draw(self, count: int, generator: torch.Generator) -> InMemory:
         most = min(_CHUNK, (1 << 22) // self.size**2)
         chunks = [min(most, count - begin) for begin in range(0, count, most)]
         images, labels = zip(*(draw(chunk, size=self.size, generator=generator) for chunk in chunks), strict=True)
