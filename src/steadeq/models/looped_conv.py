@@ -71,10 +71,6 @@ class LoopedConv(AbstractEquilibriumModel):
             for name in ("input_channels", "channels", "num_classes"):
                 check_count(name, getattr(self, name))
 
-        def build(self) -> LoopedConv:
-            """Return the model, freshly initialized."""
-            return LoopedConv(self)
-
     def __init__(
         self,
         config: LoopedConv.Config | None = None,
