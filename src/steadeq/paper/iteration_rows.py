@@ -35,7 +35,6 @@ FACTORS = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
 
 EXPLICIT, TIED, LOOPED, TWO_STATES = "explicit", "tied", "looped", "two states"
 CORE, DEQ = "prelude, core, coda", "DEQ"
-CONV_NETWORKS = (EXPLICIT, TIED, LOOPED, TWO_STATES, CORE, DEQ)
 TRANSFORMER, LOOPED_TRANSFORMER = "Transformer, explicit", "Transformer, looped"
 
 NONE, VJP, DIFFERENCE = "as it is", "Jacobian, vjp", "Jacobian, difference"
@@ -129,8 +128,12 @@ def _slug(name: str) -> str:
 
 def configure(config: TrainConfig, *, task: Task, network: str, stabilizer: str) -> TrainConfig:
     """Return the config of a row, given that of the task's recipe."""
-    make = _TRANSFORMERS[network] if network in _TRANSFORMERS else _CONVOLUTIONS[network]
-    config = make(config, task.depth)
+    config = replace(
+        config,
+        loop=replace(config.loop, num_steps=task.num_steps),
+        log=LogConfig(every=50, eval_every=50, eval_batch_size=256, spectrum_samples=0, keep_checkpoints=1),
+    )
+    config = _NETWORKS[network](config, task.depth)
     if stabilizer in PENALTIES:
         config = replace(config, regularizer=PENALTIES[stabilizer])
     else:
@@ -138,11 +141,7 @@ def configure(config: TrainConfig, *, task: Task, network: str, stabilizer: str)
     if isinstance(config.model, LoopedConv.Config):
         key = config.model.dims, config.model.num_outer_blocks, config.model.recall
         config = _with_model(config, channels=_WIDTHS[key])
-    return replace(
-        config,
-        loop=replace(config.loop, num_steps=task.num_steps),
-        log=LogConfig(every=50, eval_every=100, eval_batch_size=256, spectrum_samples=0, keep_checkpoints=1),
-    )
+    return config
 
 
 def _with_model(config: TrainConfig, **fields: Any) -> TrainConfig:
@@ -184,7 +183,7 @@ def _looped(config: TrainConfig, depth: int) -> TrainConfig:
 
 def _two_states(config: TrainConfig, depth: int) -> TrainConfig:
     """A latent state and an answer, supervised three times with the states carried on without a graph, as in TRM."""
-    return _loop(_with_model(config, recall="add", num_states=2), depth // 2, num_answers=3)
+    return _loop(_with_model(config, num_states=2), depth // 2, num_answers=3)
 
 
 def _core(config: TrainConfig, depth: int) -> TrainConfig:
@@ -195,25 +194,16 @@ def _core(config: TrainConfig, depth: int) -> TrainConfig:
 
 
 def _deq(config: TrainConfig, depth: int) -> TrainConfig:
-    """An equilibrium, after half of the steps as an unrolled network; it is solved by Anderson's method in tests too."""
+    """An equilibrium, after half of the steps as an unrolled network; Anderson's method solves it, in tests too."""
     config = _loop(config, depth)
+    assert config.loop.num_steps is not None
     return replace(
         config,
-        warmup=WarmupConfig(num_steps=300, depth=depth),
+        warmup=WarmupConfig(num_steps=config.loop.num_steps // 2, depth=depth),
         solver=Anderson(max_evals=depth, tol=1e-3),
         eval_solver=Anderson(max_evals=depth, tol=1e-3),
         adjoint=Implicit(GMRES(max_evals=depth, tol=1e-3)),
     )
-
-
-_CONVOLUTIONS: Mapping[str, Callable[[TrainConfig, int], TrainConfig]] = {
-    EXPLICIT: _explicit,
-    TIED: _tied,
-    LOOPED: _looped,
-    TWO_STATES: _two_states,
-    CORE: _core,
-    DEQ: _deq,
-}
 
 
 def _stacked(config: TrainConfig, depth: int) -> TrainConfig:
@@ -232,7 +222,13 @@ def _looped_transformer(config: TrainConfig, depth: int) -> TrainConfig:
     return _loop(config, depth, last=depth // 3, budget=RandomBudget(depth=steps))
 
 
-_TRANSFORMERS: Mapping[str, Callable[[TrainConfig, int], TrainConfig]] = {
+_NETWORKS: Mapping[str, Callable[[TrainConfig, int], TrainConfig]] = {
+    EXPLICIT: _explicit,
+    TIED: _tied,
+    LOOPED: _looped,
+    TWO_STATES: _two_states,
+    CORE: _core,
+    DEQ: _deq,
     TRANSFORMER: _stacked,
     LOOPED_TRANSFORMER: _looped_transformer,
 }
@@ -241,7 +237,7 @@ _CONV_ROWS = {
     EXPLICIT: (NONE,),
     # There is nothing to inject into a block without recall.
     TIED: tuple(name for name in STABILIZERS if name != DECAY),
-    **{network: STABILIZERS for network in (LOOPED, TWO_STATES, CORE, DEQ)},
+    **dict.fromkeys((LOOPED, TWO_STATES, CORE, DEQ), STABILIZERS),
 }
 _FEW = (NONE, DIFFERENCE, RESIDUAL, OUTER_NORM)
 
