@@ -57,12 +57,12 @@ def _conv(in_channels: int, out_channels: int, kernel_size: int, *, dims: int) -
 class ChannelNorm(nn.LayerNorm):
     """Normalizes the channels of each position of (B, C, ...) by themselves, whatever the size of the input."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the normalized input."""
-        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+        return super().forward(input.movedim(1, -1)).movedim(-1, 1)
 
 
-class ResidualBlock(nn.Module):
+class _Branch(nn.Module):
     """Two convolutions around which the input has a path of its own: h + conv(ReLU(conv(h))).
 
     Args:
@@ -77,13 +77,21 @@ class ResidualBlock(nn.Module):
         self.lipschitz = lipschitz
         self.up, self.down = (make(channels, channels, 3, dims=dims) for _ in range(2))
 
-    def forward(self, h: Tensor) -> Tensor:
+    def add_branch(self, h: Tensor) -> Tensor:
         """Map (B, channels, ...) to the same shape."""
         branch = self.down(F.relu(self.up(h)))
         return (h + branch) / 2 if self.lipschitz else h + branch
 
 
-class LoopedBlock(ResidualBlock):
+class ResidualBlock(_Branch):
+    """A residual block by itself."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Map (B, channels, ...) to the same shape."""
+        return self.add_branch(h)
+
+
+class LoopedBlock(_Branch):
     """A residual block of a state that recalls the input at every step: h = recall(z, x), f(z; x) = h + g(h).
 
     Like many hand-written looped blocks it has no normalization, so that nothing bounds its state.
@@ -93,7 +101,7 @@ class LoopedBlock(ResidualBlock):
         dims: 1 for sequences, 2 for pictures.
         recall: How h is made: "concat" maps state and input together by a linear map, "add" adds them, "decay" is a z +
             B x with factors a between 0 and 1, one for each channel, and "none" takes the state alone.
-        lipschitz: Whether the block keeps distances between states at most as they are; see `ResidualBlock`.
+        lipschitz: Whether the block keeps distances between states at most as they are.
     """
 
     def __init__(self, channels: int, *, dims: int = 1, recall: Recall = "concat", lipschitz: bool = False) -> None:
@@ -113,7 +121,7 @@ class LoopedBlock(ResidualBlock):
             z = z + x
         elif self.recall == "decay":
             z = torch.exp(-F.softplus(self.rate)) * z + self.adapter(x)
-        return super().forward(z)
+        return self.add_branch(z)
 
 
 class TwoStates(nn.Module):
@@ -186,7 +194,8 @@ class LoopedConv(AbstractEquilibriumModel):
             for name in ("input_channels", "channels", "num_classes"):
                 check_count(name, getattr(self, name))
             for name in ("dims", "num_states"):
-                check_choice(name, getattr(self, name), (1, 2))
+                if getattr(self, name) not in (1, 2):
+                    raise ValueError(f"{name} is {getattr(self, name)!r}; it must be 1 or 2.")
             check_choice("recall", self.recall, get_args(Recall))
             check_count("num_outer_blocks", self.num_outer_blocks, minimum=0)
             check_not_negative("start_noise", self.start_noise)

@@ -135,7 +135,9 @@ def configure(config: TrainConfig, *, task: Task, network: str, stabilizer: str)
     )
     config = _NETWORKS[network](config, task.depth)
     if stabilizer in PENALTIES:
-        config = replace(config, regularizer=PENALTIES[stabilizer])
+        penalty = PENALTIES[stabilizer]
+        warmup = replace(config.warmup, regularizer_weight=penalty.weight)
+        config = replace(config, regularizer=penalty, warmup=warmup)
     else:
         config = _with_model(config, **CONSTRUCTIONS[stabilizer])
     if isinstance(config.model, LoopedConv.Config):
@@ -245,12 +247,12 @@ PREFIX_SUMS = Task(
     name="prefix sums",
     recipe="prefix-sums",
     size_field="num_bits",
-    sizes={16: 256, 64: 64, 256: 32, 512: 16},
+    sizes={16: 128, 64: 32, 256: 16, 512: 8},
     depth=12,
     networks=_CONV_ROWS,
     seeds=(0, 1, 2),
     minutes=0.7,
-    num_steps=600,
+    num_steps=400,
 )
 ADDITION = Task(
     name="addition",
