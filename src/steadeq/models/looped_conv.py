@@ -19,11 +19,11 @@ from .base import AbstractEquilibriumModel, AbstractModelConfig
 Recall = Literal["concat", "add", "decay", "none"]
 
 
-class LipschitzConv(AbstractCached[Tensor]):
-    """A convolution that keeps sizes, and distances at most as they are.
+class SpectralNormConv(AbstractCached[Tensor]):
+    """A convolution that keeps sizes, and whose weight, as a matrix, has a spectral norm of at most 1.
 
-    Where it would enlarge them, its weight is divided by a bound on its norm: the spectral norm of the flattened weight
-    times the root of the number of taps.
+    The matrix has a row for each output channel, as in Miyato et al. (2018). With a kernel of one tap, this bounds the
+    norm of the convolution itself; with k taps, that is at most the root of k.
 
     Args:
         in_channels: Channels of the input.
@@ -39,9 +39,7 @@ class LipschitzConv(AbstractCached[Tensor]):
     def compute(self) -> Tensor:
         """Return the weight that is used."""
         weight = self.conv.weight
-        num_taps = weight[0, 0].numel()
-        bound = num_taps**0.5 * torch.linalg.matrix_norm(weight.flatten(1), ord=2)
-        return weight / bound.clamp(min=1)
+        return weight / torch.linalg.matrix_norm(weight.flatten(1), ord=2).clamp(min=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, in_channels, ...) to (B, out_channels, ...)."""
@@ -68,19 +66,19 @@ class _Branch(nn.Module):
     Args:
         channels: Channels of input and output.
         dims: 1 for sequences, 2 for pictures.
-        lipschitz: Whether it keeps distances at most as they are: with `LipschitzConv`, and the mean of both paths.
+        spectral_norm: Whether convolutions are `SpectralNormConv`, and the output is the mean of both paths.
     """
 
-    def __init__(self, channels: int, *, dims: int = 1, lipschitz: bool = False) -> None:
+    def __init__(self, channels: int, *, dims: int = 1, spectral_norm: bool = False) -> None:
         super().__init__()
-        make = LipschitzConv if lipschitz else _conv
-        self.lipschitz = lipschitz
+        make = SpectralNormConv if spectral_norm else _conv
+        self.spectral_norm = spectral_norm
         self.up, self.down = (make(channels, channels, 3, dims=dims) for _ in range(2))
 
     def add_branch(self, h: Tensor) -> Tensor:
         """Map (B, channels, ...) to the same shape."""
         branch = self.down(F.relu(self.up(h)))
-        return (h + branch) / 2 if self.lipschitz else h + branch
+        return (h + branch) / 2 if self.spectral_norm else h + branch
 
 
 class ResidualBlock(_Branch):
@@ -101,14 +99,14 @@ class LoopedBlock(_Branch):
         dims: 1 for sequences, 2 for pictures.
         recall: How h is made: "concat" maps state and input together by a linear map, "add" adds them, "decay" is a z +
             B x with factors a between 0 and 1, one for each channel, and "none" takes the state alone.
-        lipschitz: Whether the block keeps distances between states at most as they are.
+        spectral_norm: Whether convolutions are `SpectralNormConv`, and the output is the mean of h and g(h).
     """
 
-    def __init__(self, channels: int, *, dims: int = 1, recall: Recall = "concat", lipschitz: bool = False) -> None:
-        super().__init__(channels, dims=dims, lipschitz=lipschitz)
+    def __init__(self, channels: int, *, dims: int = 1, recall: Recall = "concat", spectral_norm: bool = False) -> None:
+        super().__init__(channels, dims=dims, spectral_norm=spectral_norm)
         self.recall: Recall = recall
         if recall == "concat":
-            self.adapter = (LipschitzConv if lipschitz else _conv)(2 * channels, channels, 1, dims=dims)
+            self.adapter = (SpectralNormConv if spectral_norm else _conv)(2 * channels, channels, 1, dims=dims)
         elif recall == "decay":
             self.adapter = _conv(channels, channels, 1, dims=dims)
             self.rate = nn.Parameter(torch.zeros(channels, *[1] * dims))
@@ -179,9 +177,8 @@ class LoopedConv(AbstractEquilibriumModel):
         not see it again."""
         outer_norm: bool = False
         """Normalize the state that the block returns, at each position."""
-        lipschitz: bool = False
-        """Divide weights by bounds on their norms, so that the block keeps distances between states at most as they
-        are."""
+        spectral_norm: bool = False
+        """Divide weights by their spectral norms where these are above 1, and average the two paths of the block."""
         num_states: int = 1
         """1 for one state, 2 for a latent state and an answer that take turns in the same block."""
         num_outer_blocks: int = 0
@@ -223,7 +220,7 @@ class LoopedConv(AbstractEquilibriumModel):
 
         self.encoder = _conv(config.input_channels, channels, 3, dims=dims)
         self.prelude = nn.Sequential(*outer_blocks())
-        cell: nn.Module = LoopedBlock(channels, dims=dims, recall=config.recall, lipschitz=config.lipschitz)
+        cell: nn.Module = LoopedBlock(channels, dims=dims, recall=config.recall, spectral_norm=config.spectral_norm)
         if config.outer_norm:
             cell = Normalized(cell, ChannelNorm(channels))
         if config.num_states == 2:

@@ -276,10 +276,11 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _claims_about(task: Task) -> list[Claim[Summary]]:
-    """Return what is claimed on a task."""
+    """Return what is claimed on a task: about every stabilizer where all are tried, and else about one penalty."""
     iterated = {name: found for name, found in task.networks.items() if len(found) > 1}
-    explicit = next((name for name, found in task.networks.items() if len(found) == 1), None)
-    stabilizers = [name for name in dict.fromkeys(s for found in iterated.values() for s in found) if name != rows.NONE]
+    explicit = [task.named(name) for name, found in task.networks.items() if len(found) == 1]
+    is_whole = any(len(found) == len(rows.STABILIZERS) for found in iterated.values())
+    sizes = list(task.sizes)
 
     def claim(
         id: str, text: str, holds: Callable[[Summary], bool], evidence: Callable[[Summary], str]
@@ -294,11 +295,11 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
             evidence=evidence,
         )
 
-    def shares(summary: Summary, names: Sequence[str], measure: str = "kept") -> str:
-        return ", ".join(f"{name.partition(': ')[2]} {100 * summary[name].mean(measure):.0f}%" for name in names)
-
     def having(stabilizer: str) -> list[str]:
         return [task.named(name, stabilizer) for name, found in iterated.items() if stabilizer in found]
+
+    def percents(summary: Summary, names: Sequence[str], measure: str) -> str:
+        return ", ".join(f"{100 * summary[name].mean(measure):.0f}%" for name in names)
 
     def pairs(summary: Summary, measure: str) -> list[tuple[float, float]]:
         known = [summary[row] for name in iterated for row in _rows_of(task, name)]
@@ -307,67 +308,65 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
             raise MissingNumber(f"only {len(known)} rows have learned")
         return [(row.mean(measure), row.mean(_FAR)) for row in known]
 
-    plain = having(rows.NONE)
+    def keeps(stabilizer: str) -> Claim[Summary]:
+        names = having(stabilizer)
+        return claim(
+            f"kept-{rows.slug(stabilizer)}",
+            f"{stabilizer}: most networks keep their accuracy, with all seeds",
+            lambda s: 2 * sum(kept(s, name) for name in names) > len(names),
+            lambda s: f"{sum(kept(s, name) for name in names)} of {len(names)} do; seeds: {percents(s, names, 'kept')}",
+        )
+
+    plain, damped = having(rows.NONE), having(rows.DIFFERENCE)
     found = [
         claim(
             "falls-apart",
-            "as it is, no iterated network keeps its accuracy with all seeds",
+            f"{rows.NONE}: no iterated network keeps its accuracy with all seeds",
             lambda s: not any(kept(s, name) for name in plain),
-            lambda s: f"seeds that keep it: {shares(s, plain)}",
-        )
-    ]
-    for stabilizer in stabilizers:
-        names = having(stabilizer)
-
-        def most(summary: Summary, names: Sequence[str] = names) -> bool:
-            return 2 * sum(kept(summary, name) for name in names) > len(names)
-
-        found.append(
-            claim(
-                f"kept-{stabilizer.lower().replace(', ', '-').replace(' ', '-')}",
-                f"{stabilizer} keeps the accuracy with all seeds, on most networks that have it",
-                most,
-                lambda s, names=names: f"seeds that keep it: {shares(s, names)}",
-            )
-        )
-    damped = having(rows.DIFFERENCE)
-    found.append(
+            lambda s: f"{sum(kept(s, name) for name in plain)} of {len(plain)} do; seeds: {percents(s, plain, 'kept')}",
+        ),
+        *map(keeps, rows.STABILIZERS[1:] if is_whole else (rows.DIFFERENCE,)),
         claim(
             "costs-nothing",
-            "the Jacobian penalty by differences costs at most a point of the best accuracy, on each network",
+            f"{rows.DIFFERENCE}: costs at most a point of the best accuracy, on each network",
             lambda s: all(
                 s[name].mean("best") >= s[other].mean("best") - CLOSE for name, other in zip(damped, plain, strict=True)
             ),
-            lambda s: f"best accuracy: {shares(s, plain, 'best')}; {shares(s, damped, 'best')}",
-        )
-    )
-    if len(task.sizes) > 1:
-        sizes = list(task.sizes)
+            lambda s: f"{percents(s, damped, 'best')} against {percents(s, plain, 'best')}",
+        ),
+    ]
+    if len(sizes) > 1:
         second = f"size_{sizes[1] / sizes[0]:g}"
-        others = [] if explicit is None else [task.named(explicit)]
-        found += [
+        text = f"{rows.DIFFERENCE}: iterated networks get at least 90% right at the size {sizes[1]}"
+        found.append(
             claim(
                 "larger",
-                f"with the Jacobian penalty by differences, every iterated network gets at least 90% right at the size "
-                f"{sizes[1]}, and the explicit one with as many parameters at most 10%",
+                f"{text}, the explicit one at most 10%" if explicit else text,
                 lambda s: (
                     all(s[name].mean(second) >= LEARNED for name in damped)
-                    and all(s[name].mean(second) <= 1 - LEARNED for name in others)
+                    and all(s[name].mean(second) <= 1 - LEARNED for name in explicit)
                 ),
-                lambda s: f"right: {shares(s, [*damped, *others], second)}",
-            ),
+                lambda s: f"{percents(s, damped, second)} against {percents(s, explicit, second)}",
+            )
+        )
+    if is_whole:
+        text = (
+            "at the size of training tells who is right far beyond it: rank correlation over the rows that learned of"
+        )
+        found += [
             claim(
                 "settled-predicts",
-                "the share of samples that settle at the size of training tells who is right far beyond it (rank "
-                "correlation of at least 0.5 over the rows that learned)",
+                f"the share that settles {text} at least 0.5",
                 lambda s: rank_correlation(pairs(s, "settled")) >= 0.5,
-                lambda s: f"rank correlation {rank_correlation(pairs(s, 'settled')):.2f}",
+                lambda s: f"{rank_correlation(pairs(s, 'settled')):.2f} over {len(pairs(s, 'settled'))} rows",
             ),
             claim(
                 "radius-predicts",
-                "so does the spectral radius (rank correlation of at most -0.5)",
+                f"the spectral radius {text} at most -0.5",
                 lambda s: rank_correlation(pairs(s, "spectral_radius")) <= -0.5,
-                lambda s: f"rank correlation {rank_correlation(pairs(s, 'spectral_radius')):.2f}",
+                lambda s: (
+                    f"{rank_correlation(pairs(s, 'spectral_radius')):.2f} over {len(pairs(s, 'spectral_radius'))} rows"
+                ),
             ),
         ]
     return found
@@ -438,26 +437,34 @@ class _Iteration(Comparison):
             animate(both, x[longest], y[longest], task.depth, folder / "maze.gif")
 
     def table(self, summary: Summary) -> str:
-        cells = [_cells(row, len(summary.missing.get(name, ()))) for name, row in summary.items()]
-        return markdown_table(["row", "learned", "best, %", "at 64 x, %", "kept", "largest size", "settle, %"], cells)
+        return "\n\n".join(filter(None, (_table(task, summary) for task in self.tasks)))
 
 
-def _cells(row: VariantSummary, num_missing: int) -> list[str]:
-    def seeds(name: str) -> str:
-        return f"{row.num_seeds * row.mean(name):.0f} of {row.num_seeds}" if name in row.spreads else "-"
-
-    def percent(name: str) -> str:
-        return row.show(name, factor=100, digits=".0f")
-
-    label = f"{row.variant} ({num_missing} seeds missing)" if num_missing else row.variant
-    shown = [
-        percent("best"),
-        percent("accuracy_at_64"),
-        seeds("kept"),
-        row.show("reach", digits=".3g"),
-        percent("settled"),
+def _table(task: Task, summary: Summary) -> str:
+    """Return a table of a task, with a column for each network; what every row has in common is in the last line."""
+    iterated = [name for name, found in task.networks.items() if len(found) > 1]
+    stabilizers = dict.fromkeys(stabilizer for name in iterated for stabilizer in task.networks[name])
+    cells = [
+        [stabilizer, *(_cell(summary.get(task.named(name, stabilizer))) for name in iterated)]
+        for stabilizer in stabilizers
     ]
-    return [label, seeds("learned"), *shown]
+    explicit = (task.named(name) for name, found in task.networks.items() if len(found) == 1)
+    cells += [[name.partition(": ")[2], _cell(summary.get(name)), *[""] * (len(iterated) - 1)] for name in explicit]
+    if all(cell in ("-", "") for line in cells for cell in line[1:]):
+        return ""
+    return markdown_table([task.name, *iterated], cells)
+
+
+def _cell(row: VariantSummary | None) -> str:
+    """Return the best accuracy, that at 64 times the training depth with its spread, and the largest size."""
+    if row is None:
+        return "-"
+    if "kept" not in row.spreads:
+        return row.show("best", factor=100, digits=".0f").replace(" ", "")
+    best, deep = (row.show(name, factor=100, digits=".0f").replace(" ", "") for name in ("best", "accuracy_at_64"))
+    best = best.partition("±")[0]
+    text = f"{best}/{deep}/{row.mean('reach'):.3g}"
+    return f"**{text}**" if row.mean("kept") == 1 else text
 
 
 def _study(name: str, tasks: Sequence[Task]) -> _Iteration:

@@ -40,7 +40,7 @@ TRANSFORMER, LOOPED_TRANSFORMER = "Transformer, explicit", "Transformer, looped"
 NONE, VJP, DIFFERENCE = "as it is", "Jacobian, vjp", "Jacobian, difference"
 SPECTRAL, RESIDUAL, CLOSED_LOOP = "spectral radius", "residual", "closed loop"
 STARTS, OUTER_NORM = "random starts", "outer norm"
-DECAY, LIPSCHITZ = "contractive injection", "bounded weights"
+DECAY, SPECTRAL_NORM = "contractive injection", "spectral norm"
 
 PENALTIES: Mapping[str, AbstractRegularizer] = {
     NONE: JacobianRegularizer(weight=0.0),
@@ -54,7 +54,7 @@ CONSTRUCTIONS: Mapping[str, Mapping[str, Any]] = {
     STARTS: {"start_noise": 1.0},
     OUTER_NORM: {"outer_norm": True},
     DECAY: {"recall": "decay"},
-    LIPSCHITZ: {"lipschitz": True},
+    SPECTRAL_NORM: {"spectral_norm": True},
 }
 STABILIZERS = (*PENALTIES, *CONSTRUCTIONS)
 
@@ -115,14 +115,15 @@ class Task:
                 self.minutes,
                 seeds=self.seeds,
                 change=partial(configure, task=self, network=network, stabilizer=stabilizer),
-                label=f"iteration-{_slug(network)}-{_slug(stabilizer)}",
+                label=f"iteration-{slug(network)}-{slug(stabilizer)}",
             )
             for network, stabilizers in self.networks.items()
             for stabilizer in stabilizers
         ]
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """Return a name as part of the name of a folder."""
     return name.lower().replace(",", "").replace(" ", "-")
 
 
