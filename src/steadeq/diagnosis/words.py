@@ -22,6 +22,8 @@ PHRASES = {
 """What one sample does, and what several do."""
 SLOW = 0.95
 """Rate from which on convergence is called slow."""
+TELLING = 0.7
+"""Area under the curve (AUC) from which on the residual is said to tell right answers from wrong ones."""
 _PENALTY = 'JacobianRegularizer(weight=0.3, estimator="difference")'
 
 
@@ -118,14 +120,14 @@ def _notes(diagnosis: Diagnosis) -> str:
     is_slow = settles & (diagnosis.rate > SLOW) & ~diagnosis.is_transient
     notes = []
     if bool(is_slow.any()):
-        notes.append(f"slow but steady: {int(is_slow.sum())}")
+        notes.append(f"{int(is_slow.sum())} settle slowly but steadily")
     if bool(diagnosis.is_transient.any()):
-        notes.append(f"long growth before settling, far from normal: {int(diagnosis.is_transient.sum())}")
+        notes.append(f"{int(diagnosis.is_transient.sum())} grow long before they settle (J is far from normal)")
     if bool(diagnosis.is_unstable.any()):
-        notes.append(f"hidden growth, found by a nudge: {int(diagnosis.is_unstable.sum())}")
+        notes.append(f"{int(diagnosis.is_unstable.sum())} seem to rest, but a push of 1% drives them away")
     num_open = int((~diagnosis.is_certain).sum())
     if num_open:
-        notes.append(f"extrapolated, more evaluations decide: {num_open}")
+        notes.append(f"{num_open} uncertain, as more evaluations might change the verdict")
     return "; ".join(notes)
 
 
@@ -210,7 +212,8 @@ def _confidence(diagnosis: Diagnosis) -> str:
     if diagnosis.confidence is None:
         return ""
     where = "the end" if diagnosis.training_depth is None else str(diagnosis.training_depth)
-    return f"AUC {diagnosis.confidence:.2f}: the residual at {where} tells right from wrong (0.5 by chance)"
+    tells = "tells" if diagnosis.confidence >= TELLING else "does not tell"
+    return f"AUC {diagnosis.confidence:.2f} (0.5 is chance): the residual at {where} {tells} right from wrong"
 
 
 def _causality(diagnosis: Diagnosis) -> str:
