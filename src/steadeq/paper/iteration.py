@@ -384,10 +384,8 @@ class _Iteration(Comparison):
         return _study(f"{self.name}-quick", [replace(rows.PREFIX_SUMS, networks=few, seeds=(0,))])
 
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
-        # The first seed of all rows of a task comes before the second of any, so that an unfinished study is even.
-        found = super().runs(scale)
-        tasks = [task.recipe for task in self.tasks]
-        return dict(sorted(found.items(), key=lambda item: (tasks.index(item[1].recipe), item[1].loop.seed)))
+        # The first seed of all rows comes before the second of any, so that an unfinished study is even.
+        return dict(sorted(super().runs(scale).items(), key=lambda item: item[1].loop.seed))
 
     def can_use(self, name: str, path: Path, scale: Scale) -> bool:
         return (path / BEYOND_FILE).is_file()

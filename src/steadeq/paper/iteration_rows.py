@@ -129,8 +129,10 @@ def slug(name: str) -> str:
 
 def configure(config: TrainConfig, *, task: Task, network: str, stabilizer: str) -> TrainConfig:
     """Return the config of a row, given that of the task's recipe."""
+    data: Any = config.data
     config = replace(
         config,
+        data=replace(data, **{task.size_field: next(iter(task.sizes))}),
         loop=replace(config.loop, num_steps=task.num_steps),
         log=LogConfig(every=50, eval_every=50, eval_batch_size=256, spectrum_samples=0, keep_checkpoints=1),
     )
