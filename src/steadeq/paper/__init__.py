@@ -14,6 +14,7 @@ from .figure7 import FIGURE7
 from .figure8 import FIGURE8
 from .figure9 import FIGURE9, FIGURE9_CIFAR10
 from .figure34 import FIGURE34
+from .iteration import ITERATION
 from .memory import MEMORY
 from .operator_norm import OPERATOR_NORM
 from .receptive_field import RECEPTIVE_FIELD
@@ -30,7 +31,7 @@ RESULTS: Mapping[str, PaperResult[Any]] = {
         *(FIGURE1, FIGURE1_CIFAR10, FIGURE34, FIGURE5, TABLE1, TABLE2, FIGURE6, FIGURE7),
         *(FIGURE8, TABLE3, TABLE4, FIGURE9, FIGURE9_CIFAR10, COLUMN_SUMS, MEMORY),
         *(SLOPES_RESULT, ESTIMATORS, OPERATOR_NORM, RECEPTIVE_FIELD, ATTENTION, ADAPTIVE_GAMMA),
-        SOFTPLUS,
+        *(SOFTPLUS, ITERATION),
     )
 }
 """All results by name, in the order of the paper."""
