@@ -146,7 +146,14 @@ def _by_sample(stats: SolveStats, num_tokens: int) -> SolveStats:
     order = (status.unsqueeze(-1) == worst).int().argmax(dim=-1).amin(dim=1)
     # The last token is measured together with all others.
     trace = stats.trace.unflatten(1, (-1, num_tokens))[:, :, -1]
-    return SolveStats(residual=residual.amax(dim=1), num_evals=num_evals.amax(dim=1), status=worst[order], trace=trace)
+    return replace(
+        stats,
+        residual=residual.amax(dim=1),
+        num_evals=num_evals.amax(dim=1),
+        status=worst[order],
+        trace=trace,
+        is_staggered=stats.is_staggered and len(order) > 1,
+    )
 
 
 _WORST = Status.NON_FINITE, Status.DIVERGED, Status.STAGNATED, Status.MAX_EVALS, Status.CONVERGED

@@ -273,7 +273,7 @@ class Progress:
         self.kept = Kept.of(payload, residual)
         self.scale: Scale | None = None
         """The size of each current row's problem, once there was an evaluation."""
-        self._has_running = True
+        self._has_running, self._is_staggered = True, False
         self._diverged: Callable[[], Tensor | None] = lambda: None
         self._rows: Tensor | None = None
         self._whole = self.kept
@@ -337,6 +337,7 @@ class Progress:
         num_leaving = len(statuses) - num_running - statuses.count(Status.NON_FINITE)
         self._has_running = num_running > 0
         self.goes_on = self.goes_on and self._has_running
+        self._is_staggered |= self.goes_on and num_running < len(statuses)
         self.has_finished = not self.may_ask or num_running < len(statuses)
         self.wants_selection = num_leaving > 0 and 4 * num_leaving >= len(statuses)
         if self.may_ask and self.has_finished:
@@ -391,11 +392,18 @@ class Progress:
         kept, trace = self._merged(), self._trace
         if not self.may_ask and self.tol > 0:
             # Evaluations that were made before somebody asked, when all rows were finished, are nobody's.
-            trace = trace[: int(kept.num_evals.max())]
+            least, most = look(torch.stack(kept.num_evals.aminmax()))
+            trace, self._is_staggered = trace[:most], least < most
         residuals = torch.stack(trace)[:, 1] if trace else kept.residual.new_zeros(0, len(kept.residual))
         if self.has_finished or self._rows is not None:
             # Of finished rows the last evaluation is repeated.
             last = torch.arange(len(trace), device=residuals.device)[:, None].minimum((kept.num_evals - 1).clamp(min=0))
             residuals = residuals.gather(0, last)
         residuals = residuals.nan_to_num(nan=math.inf, posinf=math.inf)
-        return SolveStats(residual=kept.residual, num_evals=kept.num_evals, status=kept.status, trace=residuals)
+        return SolveStats(
+            residual=kept.residual,
+            num_evals=kept.num_evals,
+            status=kept.status,
+            trace=residuals,
+            is_staggered=self._is_staggered,
+        )
