@@ -210,7 +210,7 @@ class TestLongWork:
         # No fixed point at all: the budget is spent.
         f = lambda z: torch.relu(z.abs() + 1) * 1.5  # noqa: E731
         eq = fixed_point(f, torch.zeros(1, 3), solver=dataclasses.replace(solver, tol=1e-9))
-        assert eq.stats.status.item() in (Status.MAX_EVALS, Status.NON_FINITE)
+        assert eq.stats.status.item() in (Status.MAX_EVALS, Status.NON_FINITE, Status.DIVERGED)
 
 
 class TestLimit:
