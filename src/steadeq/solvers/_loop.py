@@ -141,9 +141,10 @@ def _iterate(
             if code is not None:
                 code.run(z, state, progress, evaluate, num_silent, is_recorded)
                 break
-    found = evaluate.unscale(progress.payloads())
+    stats = progress.result()
+    found = evaluate.unscale(progress.kept.best)
     # Where the start was not improved on, the caller gets a tensor of its own.
-    return (found.clone() if found is z0 else found), progress.result(), state
+    return (found.clone() if found is z0 else found), stats, state
 
 
 def _by_sample(stats: SolveStats, num_tokens: int) -> SolveStats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,13 +87,11 @@ class RunningMap:
         if self._options:
             self._options["step"] = self._num_evals
         self._num_evals += 1
-        z, fz = evaluate(self._call if is_watched else self._plain, self.layout, z, self.inputs, self.scales)
+        f = self._call if is_watched else partial(self._f, **self._options)
+        z, fz = evaluate(f, self.layout, z, self.inputs, self.scales)
         if is_watched:
             self._check_memory(fz, z)
         return (z, fz) if rows is None else (z.index_select(0, rows), fz.index_select(0, rows))
-
-    def _plain(self, state: Any, *inputs: Any) -> Any:
-        return self._f(state, *inputs, **self._options)
 
     def _call(self, state: Any, *inputs: Any) -> Any:
         """Evaluate f, see to it that it leaves the state alone, and explain what goes wrong."""

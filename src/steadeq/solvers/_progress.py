@@ -75,10 +75,14 @@ class Seen(NamedTuple):
         """Return which rows are finite in all that is measured."""
         return self.measures.isfinite().all(dim=0) & self.image_norm.isfinite()
 
+    def have_grown(self) -> Tensor:
+        """Return whose images have grown far beyond the first one."""
+        return self.image_norm > _GROWN * self.scale.least[0]
+
     def have_run_away(self) -> Tensor:
         """Return which rows have grown so far that a small residual means nothing."""
         is_large = torch.maximum(self.norm / _FALLEN, _lost_beside(self.image_norm)) > self.scale.first_norm
-        return (self.image_norm > _GROWN * self.scale.least[0]) & is_large
+        return self.have_grown() & is_large
 
     def have_diverged(self, number: int | Tensor) -> Tensor:
         """Return which rows have run away for good, given the number of evaluations.
@@ -360,28 +364,21 @@ class Progress:
         """Return what is kept of the whole batch."""
         return self.kept if self._rows is None else self._whole.put(self._rows, self.kept)
 
-    def payloads(self) -> Tensor:
-        """Return what is kept of every sample's best evaluation so far, finished or not."""
-        return self.kept.best if self._rows is None else self._whole.best.index_copy(0, self._rows, self.kept.best)
-
-    def residuals(self) -> Tensor:
-        """Return the relative residual of every sample's best evaluation so far."""
-        kept = self._merged()
-        return torch.where(kept.is_running, kept.measures[1], kept.residual)
-
     def result(self) -> SolveStats:
-        """Return how the solve went."""
-        if self._has_running and self._seen is not None:
-            has_diverged = self._seen.have_diverged(self.num_evals)
-            ended = torch.where(has_diverged, int(Status.DIVERGED), int(Status.MAX_EVALS))
-            self.kept = self.kept.finish(self.kept.is_running, ended, self.num_evals)
-        kept, trace = self._merged(), self._trace
+        """Return how the solve went, after which `kept` has all samples."""
+        seen, number = self._seen, self.num_evals
+        if self._has_running and seen is not None:
+            if not self.may_ask or look(seen.have_grown().any()):
+                self.kept = self.kept.finish(seen.have_diverged(number), int(Status.DIVERGED), number)
+            self.kept = self.kept.finish(self.kept.is_running, int(Status.MAX_EVALS), number)
+        is_uneven, trace = self.has_finished or self._rows is not None, self._trace
+        kept = self.kept = self._merged()
         if not self.may_ask and self.tol > 0:
             # Evaluations that were made before somebody asked, when all rows were finished, are nobody's.
             least, most = look(torch.stack(kept.num_evals.aminmax()))
             trace, self._is_staggered = trace[:most], least < most
         residuals = torch.stack(trace)[:, 1] if trace else kept.residual.new_zeros(0, len(kept.residual))
-        if self.has_finished or self._rows is not None:
+        if is_uneven:
             # Of finished rows the last evaluation is repeated.
             last = torch.arange(len(trace), device=residuals.device)[:, None].minimum((kept.num_evals - 1).clamp(min=0))
             residuals = residuals.gather(0, last)

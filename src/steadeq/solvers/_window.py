@@ -10,7 +10,6 @@ columns of zeros stand for what is not there yet.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -201,12 +200,6 @@ def look(number: Tensor) -> Any:
     return number.tolist()
 
 
-def solve_small(table: Tensor, right: Tensor, *, may_ask: bool = True) -> Tensor:
-    """Solve (B, m, m) systems for (B, m) right-hand sides; a row without a finite solution becomes zero."""
-    weights = solve_any(table, right)
-    return weights if may_ask and math.isfinite(look(weights.sum())) else finite_rows(weights)
-
-
 def solve_any(table: Tensor, right: Tensor) -> Tensor:
     """Solve (B, m, m) systems for (B, m) right-hand sides, of which some may have no finite solution."""
     if is_exporting():
@@ -215,7 +208,7 @@ def solve_any(table: Tensor, right: Tensor) -> Tensor:
 
 
 def finite_rows(weights: Tensor) -> Tensor:
-    """Return weights in which a row is kept or dropped as a whole."""
+    """Return weights in which a row that is not finite is zero."""
     return torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0)
 
 

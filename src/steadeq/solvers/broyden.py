@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._internal.validation import check_count
-from ._window import History, Slot, combine, finite_rows, first, look, only, products, solve_any, solve_small
+from ._window import History, Slot, combine, finite_rows, first, look, only, products, solve_any
 from .base import AbstractSolver, Evaluation
 
 
@@ -112,5 +112,5 @@ def apply_transposed(state: History, u: Tensor) -> Tensor:
     right = only(products(state.df[:, :size], u), state.valid)
     # Of rows that were cleared since, the table is all zeros.
     tiny = torch.finfo(u.dtype).tiny * torch.eye(size, dtype=u.dtype, device=u.device)
-    weights = solve_small((state.table[:, :size, :size] + tiny).mT, right)
+    weights = finite_rows(solve_any((state.table[:, :size, :size] + tiny).mT, right))
     return combine(u, weights, state.left[:, :size], scale=-1.0)

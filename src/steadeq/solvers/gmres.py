@@ -71,10 +71,12 @@ class GMRES(AbstractLinearSolver):
                 residual = least.extend(*space.extend(operator(space.newest)))
                 seen = Seen(residual.expand(2, -1), residual, one, size)
                 progress.record(counts[progress.num_evals].expand(b.shape[0], 1), seen)
-            used = (progress.payloads()[:, 0].long() - num_before).clamp(min=0)
+            done = progress.kept
+            used = (done.best[:, 0].long() - num_before).clamp(min=0)
             weights, rest, kept = least.minimize(used)
             # What rounding adds to a solution up to a hundred times as long as b is nothing to step back for.
-            threshold = (1.01 * progress.residuals() + 400 * eps).clamp(min=self.tol)
+            reached = torch.where(done.is_running, done.measures[1], done.residual)
+            threshold = (1.01 * reached + 400 * eps).clamp(min=self.tol)
             is_broken = (used > 0) & ~(kept <= threshold)
             # The one question of a solve that is told not to ask: it is rarely answered by yes, and then costs much.
             if look(is_broken.any()):
