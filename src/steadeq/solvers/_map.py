@@ -94,9 +94,10 @@ class RunningMap:
             if is_first and self._may_ask and z.is_cpu and not self._is_transformed:
                 # What numpy writes is counted nowhere.
                 copy = z.detach().clone()
-            is_plain = not (self._options or self._is_transformed or self.has_compacted)
+            # Where the state is made of views of z, z knows of all that is written to them.
+            has_views = not (self.layout.rounds or self.scales)
+            is_plain = has_views and not (self._options or self._is_transformed or self.has_compacted)
             z, fz = evaluate(self._f if is_plain else self._call, self.layout, z, self.inputs, self.scales)
-            # The state is seen through views of z; what is written to copies harms nobody.
             if _version(given) != version or (copy is not None and _differ(given, copy)):
                 raise ValueError(_REUSED if _place(fz) in self._images else _CHANGED)
             self._check_memory(fz, z)
@@ -105,6 +106,7 @@ class RunningMap:
 
     def _call(self, state: Any, *inputs: Any) -> Any:
         """Evaluate f, and explain what goes wrong."""
+        versions = [_version(leaf) for leaf in leaves(state)]
         try:
             image = self._f(state, *inputs, **self._options)
         except (RuntimeError, IndexError, ValueError) as error:
@@ -113,6 +115,8 @@ class RunningMap:
             raise RuntimeError(f"f failed once finished samples had left the batch: {error}. {COUPLED}") from error
         if self._is_first:
             refuse_vmap(leaves(image))
+        if [_version(leaf) for leaf in leaves(state)] != versions:
+            raise ValueError(_CHANGED)
         return image
 
     def _check_memory(self, fz: Tensor, z: Tensor) -> None:
