@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from steadeq.lab.run.record import RunRecord
-from steadeq.paper import RESULTS
+from steadeq.paper.catalog import RESULTS
 from steadeq.paper.comparison import Comparison
 from steadeq.paper.headlines import HEADLINES
 from steadeq.paper.pages import Site, write_pages

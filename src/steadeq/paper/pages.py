@@ -14,8 +14,8 @@ from typing import Any
 
 from ..lab.files import write_atomically
 from ..lab.recipes.registry import Scale
-from . import RESULTS
 from .ablations import NOT_FOUND, reason
+from .catalog import RESULTS
 from .headlines import HEADLINES, of_paper, sum_up
 from .numbers import Numbers
 from .result import Outcome, PaperResult, Verdict, results_folder, tally
