@@ -213,7 +213,7 @@ def small(monkeypatch):
         seeds=(0, 1),
         num_steps=2,
     )
-    return iteration._study("iteration", [task])
+    return ITERATION.of("iteration", [task])
 
 
 def test_archived_runs_make_the_same_result(small, tmp_path):
