@@ -93,6 +93,8 @@ class SolveStats:
     """(evaluations, B) relative residual at each evaluation; a finished sample repeats its last one."""
     is_backward: bool = False
     """Whether this is the linear solve of a backward pass, where an evaluation is a vector-Jacobian product."""
+    is_staggered: bool = False
+    """Whether samples are known to have stopped one after the other; never so with `tol=0` on an accelerator."""
 
     @property
     def converged(self) -> Tensor:

@@ -76,10 +76,10 @@ class Problem:
         That is done once for a cell, where samples stopped one after the other and the budget leaves an evaluation.
         """
         layout, solver = self.layout, self.solver
-        if layout.batch_dims == 0 or len(z) == 1 or solver.tol == 0 or is_known(self.cell):
-            return stats
-        least, most = torch.stack([stats.num_evals.min(), stats.num_evals.max()]).tolist()
-        if least == most or most >= solver.max_evals:
+        is_due = (
+            stats.is_staggered and layout.batch_dims == 1 and solver.tol > 0 and len(stats.trace) < solver.max_evals
+        )
+        if not is_due or is_known(self.cell):
             return stats
 
         def evaluate() -> Tensor:

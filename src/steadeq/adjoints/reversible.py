@@ -108,7 +108,7 @@ def _iterate(problem: Problem, solver: Picard) -> tuple[tuple[Tensor, Tensor], S
     progress = Progress(z0, solver, dim=problem.layout.dim, eps=problem.layout.eps, keep_last=True)
     while True:
         z, fz = evaluate(point.to(z0.dtype))
-        progress.take(z, fz, fz - z, z)
+        progress.record(z, progress.measure(z, fz, fz - z))
         if not progress.goes_on:
             return (point, previous), progress.result()
         following = (1 - solver.damping) * previous + solver.damping * fz

@@ -199,10 +199,6 @@ class LoopedConv(AbstractEquilibriumModel):
             if self.num_states == 2 and self.recall == "none":
                 raise ValueError('recall is "none"; two states take turns by recalling each other.')
 
-        def build(self) -> LoopedConv:
-            """Return the model, freshly initialized."""
-            return LoopedConv(self)
-
     def __init__(
         self,
         config: LoopedConv.Config | None = None,

@@ -21,8 +21,8 @@ from .._internal.autocast import under_autocast
 from .._internal.trees import Layout, leaves, map_tensors
 from ..equilibrium import SolveStats
 from ._loop import Options, solve
-from ._map import evaluate
-from ._progress import Kept, Progress, Rules, Scale
+from ._map import RunningMap, evaluate
+from ._progress import Kept, Progress, Rules, Scale, Seen, norms
 from .base import WINDOW, AbstractSolver, Evaluation, Prefix
 
 _ROUNDS = 4
@@ -84,25 +84,17 @@ class CompiledMap:
             return first.init(z.detach(), eps=eps, may_ask=False)
 
     def run(
-        self,
-        z: Tensor,
-        state: Any,
-        inputs: tuple[Any, ...],
-        solver: AbstractSolver,
-        layout: Layout,
-        progress: Progress,
-        scales: tuple[Tensor, Tensor] | None,
-        prefix: Prefix | None,
-        num_silent: int,
-        is_recorded: bool,
+        self, z: Tensor, state: Any, progress: Progress, evaluate: RunningMap, num_silent: int, is_recorded: bool
     ) -> None:
         """Make all rounds after the first evaluation, whose step led to z and state, and record them."""
+        solver, layout, scales = progress.solver, evaluate.layout, evaluate.scales
+        assert isinstance(solver, AbstractSolver)
         # Tensors of their own, in one memory format, as code is made for what it is given.
         z = z.clone()
         progress.kept = Kept(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in progress.kept))
         # The same code for every budget and tolerance.
         fixed = (solver if solver.returns_image else replace(solver, tol=0.0)).with_max_evals(2)
-        signature = fixed, layout.signature, progress.rules, prefix, scales is None
+        signature = fixed, layout.signature, progress.rules, progress.prefix, scales is None
         number, num_left = (torch.tensor(value, device=z.device) for value in (1, solver.max_evals - 1))
         tol, recent = torch.tensor(progress.tol, dtype=z.dtype, device=z.device), progress.kept.measures[1]
         while progress.goes_on:
@@ -118,16 +110,16 @@ class CompiledMap:
                 key = *signature, count
                 if key not in self._blocks:
                     f = under_autocast(self._f, layout)
-                    own = _block(f, layout, fixed, progress.rules, prefix, count)
+                    own = _block(f, layout, fixed, progress.rules, progress.prefix, count)
                     self._blocks[key] = torch.compile(own, fullgraph=True, mode=self._mode)
-                carried, residuals, diverged = self._blocks[key](
-                    (z, progress.kept, state, recent, number, num_left), progress.scale, scales, tol, inputs
+                carried, residuals, seen = self._blocks[key](
+                    (z, progress.kept, state, recent, number, num_left), progress.scale, scales, tol, evaluate.inputs
                 )
                 if self._mode is not None:
                     # The next run of a captured CUDA graph writes over what this one returned.
                     carried = map_tensors(Tensor.clone, carried)
                 z, kept, state, recent, number, num_left = carried
-                progress.advance(kept, residuals, diverged)
+                progress.advance(kept, residuals, seen)
 
 
 def _block(
@@ -137,26 +129,25 @@ def _block(
 
     def run(
         carried: tuple[Any, ...], scale: Scale, scales: tuple[Tensor, Tensor] | None, tol: Tensor, inputs: Any
-    ) -> tuple[tuple[Any, ...], Tensor, Tensor | None]:
+    ) -> tuple[tuple[Any, ...], Tensor, Seen | None]:
         z, kept, state, recent, number, num_left = carried
-        residuals, diverged = [], None
+        residuals, seen = [], None
         for _ in range(count):
             number, num_left = number + 1, num_left - 1
             z, fz = evaluate(f, layout, z, inputs, scales)
             g = fz - z
-            seen = scale.measure(fz, g, prefix)
-            assert seen.image_norm is not None
+            seen = scale.measure(norms(g, prefix), norms(fz, prefix), prefix)
             kept, rejected = kept.record(rules, fz if solver.returns_image else z, seen, number, tol)
-            recent, diverged = torch.minimum(recent, seen.measures[1]), seen.have_diverged(number)
+            recent = torch.minimum(recent, seen.measures[1])
             is_due = (number % WINDOW == 0) & (tol > 0)
-            checked = kept.check_stagnation(rules, recent, number, diverged)
+            checked = kept.check_stagnation(rules, recent, seen, number, may_ask=False)
             kept = Kept(*(torch.where(is_due, new, old) for new, old in zip(checked, kept, strict=True)))
             recent = torch.where(is_due, math.inf, recent)
             residuals.append(seen.measures[1])
             at = Evaluation(z, fz, g, seen.image_norm, rejected, number, num_left, tol, False, prefix)
             state, following = solver.step(state, at)
             z = following if prefix is None else torch.where(kept.is_running[:, None], following, z)
-        return (z, kept, state, recent, number, num_left), torch.stack(residuals), diverged
+        return (z, kept, state, recent, number, num_left), torch.stack(residuals), seen
 
     # With code of its own: the compiler counts by that how often something was compiled anew.
     return types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ._window import combine, look, products, solve_small, weighted_sum
+from ._window import combine, finite_rows, look, products, solve_any, weighted_sum
 
 _NOISE = 10
 """Length, in epsilons of what was taken off a vector, below which what is left of it is rounding."""
@@ -163,7 +163,7 @@ class LeastResidual:
         """
         normal = stack_padded(self._normals).take_along_dim(used[:, None, None], dim=2)[:, :, 0]
         space = self._space
-        weights, rest_weights = minimize_residual(space.hessenberg, normal, used, space.norm, may_ask=space.may_ask)
+        weights, rest_weights = minimize_residual(space.hessenberg, normal, used, space.norm)
         rest = weighted_sum(rest_weights, space.basis)
         rounding = 4 * torch.finfo(rest.dtype).eps * torch.linalg.vector_norm(weights, dim=1)
         return weights, rest, torch.linalg.vector_norm(rest, dim=1) + rounding
@@ -191,9 +191,7 @@ class LeastResidual:
             found = weights, rest, kept
 
 
-def minimize_residual(
-    hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Tensor, *, may_ask: bool = True
-) -> tuple[Tensor, Tensor]:
+def minimize_residual(hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
     """Minimize the residual of (I - operator) u = start in Krylov coordinates.
 
     Takes the operator's (B, size + 1, size) matrix, the (B, size + 1) unit normal of the range of I - operator over the
@@ -206,7 +204,7 @@ def minimize_residual(
     # An unused column is replaced by the unit vector of the row that it would add, which decouples it.
     columns = torch.where(is_used, eye[:, :size] - hessenberg, eye[:, 1:])
     right = norm[:, None] * eye[0]
-    solution = solve_small(torch.cat([columns, normal[:, :, None]], dim=2), right, may_ask=may_ask)
+    solution = finite_rows(solve_any(torch.cat([columns, normal[:, :, None]], dim=2), right))
     weights = solution[:, :size] * is_used[:, 0]
     rest = torch.baddbmm(right[:, :, None], columns, weights[:, :, None], alpha=-1)[:, :, 0]
     return weights, rest

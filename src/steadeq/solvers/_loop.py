@@ -65,15 +65,13 @@ def solve(
         The (B, D) state, how the solve went, and the state of the method as the solve left it.
     """
     if not solver.causal:
-        z, progress, state = _iterate(f, z0, inputs, solver, layout, options, None)
-        return z, progress.result(), state
+        return _iterate(f, z0, inputs, solver, layout, options, None)
     # A row for each token, measured and weighed together with the tokens before it. All that is decided of a token, its
     # weights, its best iterate and its stop, comes from sums over its prefix: no later token has a part in it.
     tokens = layout.by_token()
     start, length = tokens.pack(layout.unpack(z0)), tokens.num_tokens
-    options = replace(options, compact=False)
-    z, progress, _ = _iterate(f, start, inputs, solver, tokens, options, Prefix(length))
-    return layout.pack(tokens.unpack(z)), _by_sample(progress.result(), length), None
+    z, stats, _ = _iterate(f, start, inputs, solver, tokens, replace(options, compact=False), Prefix(length))
+    return layout.pack(tokens.unpack(z)), _by_sample(stats, length), None
 
 
 def _iterate(
@@ -84,13 +82,20 @@ def _iterate(
     layout: Layout,
     options: Options,
     prefix: Prefix | None,
-) -> tuple[Tensor, Progress, Any]:
+) -> tuple[Tensor, SolveStats, Any]:
     is_traced, is_recorded = torch.compiler.is_compiling(), torch.is_grad_enabled()
     num_silent, code, keep_rows = options.num_silent, options.code, options.keep_rows
-    may_ask = False if is_traced or code is not None else None
-    dim, eps, keep_last = layout.dim, layout.eps, options.keep_last
-    progress = Progress(z0, solver, dim=dim, eps=eps, keep_last=keep_last, prefix=prefix, may_ask=may_ask)
-    may_ask, takes_image, max_evals = progress.may_ask, solver.returns_image, solver.max_evals
+    eps = layout.eps
+    progress = Progress(
+        z0,
+        solver,
+        dim=layout.dim,
+        eps=eps,
+        keep_last=options.keep_last,
+        prefix=prefix,
+        may_ask=False if is_traced or code is not None else None,
+    )
+    may_ask, holds_rows = progress.may_ask, keep_rows or prefix is not None
     evaluate = RunningMap(f, layout, inputs, compact=options.compact, passes_step=solver.pass_step, may_ask=may_ask)
     with ExitStack() as contexts:
         if not is_traced:
@@ -108,12 +113,16 @@ def _iterate(
             if number == num_silent + 1:
                 torch.set_grad_enabled(is_recorded)
             z, fz = evaluate(z)
-            if number == 1 and prefix is None and not is_traced:
-                z, fz = evaluate.rescale(z, fz, may_ask=may_ask)
             g = fz - z
-            norm = progress.take(z, fz, g, fz if takes_image else z)
-            is_over = not progress.goes_on
-            if progress.wants_selection and prefix is None and not keep_rows and not is_over:
+            seen = progress.measure(z, fz, g)
+            if number == 1 and prefix is None and not is_traced:
+                z, fz = evaluate.rescale(z, fz, seen.scale.least[0])
+                if evaluate.scales is not None:
+                    g, progress.scale = fz - z, None
+                    seen = progress.measure(z, fz, g)
+            progress.record(fz if solver.returns_image else z, seen)
+            norm, is_over = seen.image_norm, not progress.goes_on
+            if progress.wants_selection and not holds_rows and not is_over:
                 rows = progress.select()
                 evaluate.select(rows, z)
                 state, (z, fz, g, norm) = select_rows((state, (z, fz, g, norm)), rows)
@@ -121,20 +130,21 @@ def _iterate(
                 break
             # Whether a row's last evaluation enters its history must not depend on how long its neighbors run.
             at = Evaluation(
-                z, fz, g, norm, progress.rejected, number, max_evals - number, progress.tol, may_ask, prefix
+                z, fz, g, norm, progress.rejected, number, solver.max_evals - number, progress.tol, may_ask, prefix
             )
             state, following = solver.step(state, at)
             if is_over:
                 break
-            if (keep_rows or prefix is not None) and progress.has_finished:
+            if holds_rows and progress.has_finished:
                 following = torch.where(progress.kept.is_running[:, None], following, z)
             z = following
             if code is not None:
-                code.run(z, state, inputs, solver, layout, progress, evaluate.scales, prefix, num_silent, is_recorded)
+                code.run(z, state, progress, evaluate, num_silent, is_recorded)
                 break
-    found = evaluate.unscale(progress.payloads())
+    stats = progress.result()
+    found = evaluate.unscale(progress.kept.best)
     # Where the start was not improved on, the caller gets a tensor of its own.
-    return (found.clone() if found is z0 else found), progress, state
+    return (found.clone() if found is z0 else found), stats, state
 
 
 def _by_sample(stats: SolveStats, num_tokens: int) -> SolveStats:
@@ -146,7 +156,14 @@ def _by_sample(stats: SolveStats, num_tokens: int) -> SolveStats:
     order = (status.unsqueeze(-1) == worst).int().argmax(dim=-1).amin(dim=1)
     # The last token is measured together with all others.
     trace = stats.trace.unflatten(1, (-1, num_tokens))[:, :, -1]
-    return SolveStats(residual=residual.amax(dim=1), num_evals=num_evals.amax(dim=1), status=worst[order], trace=trace)
+    return replace(
+        stats,
+        residual=residual.amax(dim=1),
+        num_evals=num_evals.amax(dim=1),
+        status=worst[order],
+        trace=trace,
+        is_staggered=stats.is_staggered and len(order) > 1,
+    )
 
 
 _WORST = Status.NON_FINITE, Status.DIVERGED, Status.STAGNATED, Status.MAX_EVALS, Status.CONVERGED

@@ -7,7 +7,8 @@ earlier image, and that what is left of a batch is mapped as before when finishe
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,14 +56,15 @@ class RunningMap:
         passes_step: bool = False,
         may_ask: bool = True,
     ) -> None:
-        self._layout, self._inputs, self._compact = layout, inputs, compact
+        self.layout, self.inputs, self._compact = layout, inputs, compact
         self._is_watched = not torch.compiler.is_compiling()
         # Under inference mode tensors do not count how often they are written to; those of the solve shall.
         self._is_inference = self._is_watched and torch.is_inference_mode_enabled()
         # Asked once, as each question counts beside a small map.
         self._is_transformed = self._is_watched and is_transformed()
         self._f = torch.inference_mode()(f) if self._is_inference else f
-        self._passes_step, self._may_ask, self._num_evals = passes_step, may_ask, 0
+        self._may_ask, self._num_evals = may_ask, 0
+        self._options = {"step": 0} if passes_step else {}
         self.has_compacted = False
         """Whether samples have left the batch that f sees."""
         self.scales: tuple[Tensor, Tensor] | None = None
@@ -71,47 +73,45 @@ class RunningMap:
         self._whole_scale: Tensor | None = None
         self._rows: Tensor | None = None
         self._whole = torch.empty(0)
-        # Images that are still in use, by where they lie in memory, and how often that had been written to.
-        self._images: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-        self._harmless: set[int] = set()
+        # Images that are still in use, by where they lie in memory, and how often that had been written to; None of
+        # those that may be returned again.
+        self._images: dict[int, tuple[Callable[[], Tensor | None], int | None]] = {}
 
     def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the points as f saw them (rounded to the state's dtypes) and their images, as matrices."""
-        layout, rows, scales = self._layout, self._rows, self.scales
+        rows, is_watched = self._rows, self._is_watched
         if rows is not None:
             self._whole = z = self._whole.index_copy(0, rows, z)
-        if self._is_watched and z.is_inference():
+        if is_watched and z.is_inference():
             z = z.clone()
-        z, fz = evaluate(self._call, layout, z, self._inputs, scales)
-        if self._is_watched:
+        if self._options:
+            self._options["step"] = self._num_evals
+        self._num_evals += 1
+        f = self._call if is_watched else partial(self._f, **self._options)
+        z, fz = evaluate(f, self.layout, z, self.inputs, self.scales)
+        if is_watched:
             self._check_memory(fz, z)
         return (z, fz) if rows is None else (z.index_select(0, rows), fz.index_select(0, rows))
 
     def _call(self, state: Any, *inputs: Any) -> Any:
-        """Evaluate f, and explain what goes wrong."""
-        self._num_evals += 1
-        options = self._step()
-        if not self._is_watched:
-            return self._f(state, *inputs, **options)
-        before, copies = _versions(state), None
-        if self._num_evals == 1 and self._may_ask and not self._is_transformed:
+        """Evaluate f, see to it that it leaves the state alone, and explain what goes wrong."""
+        is_first, copies = self._num_evals == 1, ()
+        watched = (state,) if isinstance(state, Tensor) else leaves(state)
+        before = _versions(watched)
+        if is_first and self._may_ask and not self._is_transformed:
             # What numpy writes is counted nowhere.
-            copies = [leaf.detach().clone() for leaf in leaves(state) if leaf.is_cpu]
+            copies = [leaf.detach().clone() for leaf in watched if leaf.is_cpu]
         try:
-            image = self._f(state, *inputs, **options)
+            image = self._f(state, *inputs, **self._options)
         except (RuntimeError, IndexError, ValueError) as error:
             if not self.has_compacted or isinstance(error, MaskError):
                 raise
             raise RuntimeError(f"f failed once finished samples had left the batch: {error}. {COUPLED}") from error
-        if self._num_evals == 1:
+        if is_first:
             refuse_vmap(leaves(image))
-        if _versions(state) != before or (copies and any(map(_differ, leaves(state), copies))):
+        if _versions(watched) != before or any(map(_differ, watched, copies)):
             raise ValueError(_REUSED if _place(leaves(image)[0]) in self._images else _CHANGED)
         return image
-
-    def _step(self) -> dict[str, int]:
-        """Return what tells f the step of the current evaluation, if it is told."""
-        return {"step": self._num_evals - 1} if self._passes_step else {}
 
     def _check_memory(self, fz: Tensor, z: Tensor) -> None:
         """Refuse an image that lies where an earlier one lies that is still in use, unless that one is as it was.
@@ -121,14 +121,12 @@ class RunningMap:
         """
         if self._is_transformed and torch._C._functorch.is_functorch_wrapped_tensor(fz):  # pyright: ignore[reportAttributeAccessIssue]
             return
-        place, version = _place(fz), -1 if fz.is_inference() else fz._version
-        known = self._images.get(place)
-        if known is not None and place not in self._harmless:
-            earlier = known[0]()
-            if earlier is not None:
-                if known[1] != version or self._writes_over(earlier, z):
-                    raise ValueError(_REUSED)
-                self._harmless.add(place)
+        place, (version,) = _place(fz), _versions((fz,))
+        known, before = self._images.get(place, _NONE)
+        if (earlier := known()) is not None:
+            if before is not None and (before != version or self._writes_over(earlier, z)):
+                raise ValueError(_REUSED)
+            version = None
         self._images[place] = weakref.ref(fz), version
 
     @torch.no_grad()
@@ -138,23 +136,22 @@ class RunningMap:
         Version counters do not notice all writes: numpy and captured CUDA graphs write without counting.
         """
         before = earlier.clone()
-        self._f(self._layout.unpack(z + 1), *self._inputs, **self._step())
+        self._f(self.layout.unpack(z + 1), *self.inputs, **self._options)
         return not torch.equal(before.nan_to_num(), earlier.nan_to_num())
 
-    def rescale(self, z: Tensor, fz: Tensor, *, may_ask: bool) -> tuple[Tensor, Tensor]:
+    def rescale(self, z: Tensor, fz: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first evaluation in units in which squares neither vanish nor overflow, which later ones have too.
 
         Multiplying by a power of two rounds nothing, so that a state of any size is solved as one of size one is.
+        `size` is the larger of the (rows,) norms of z and fz, as far as squares can tell.
         """
         limit = torch.finfo(z.dtype).max ** 0.25
-        if may_ask:
-            norms = (torch.linalg.vector_norm(matrix.detach(), dim=1) for matrix in (z, fz))
-            least, most = torch.maximum(*norms).aminmax()
-            if 1 / limit < look(least) and look(most) < limit:
-                return z, fz
+        least, most = size.aminmax()
+        if self._may_ask and 1 / limit < look(least) and look(most) < limit:
+            return z, fz
         size = torch.maximum(z.detach().abs().amax(dim=1), fz.detach().abs().amax(dim=1))
         is_far = ((size > limit) | (size < 1 / limit)) & (size > 0) & size.isfinite()
-        if may_ask and not look(is_far.any()):
+        if self._may_ask and not look(is_far.any()):
             return z, fz
         # Within what can be inverted; 0.5 is its own mantissa.
         size = torch.where(is_far, size.clamp(limit**-3.8, limit**3.8), 0.5)
@@ -169,7 +166,7 @@ class RunningMap:
     def select(self, rows: Tensor, z: Tensor) -> None:
         """Go on with the given rows of the current ones, whose points (before the selection) are z."""
         if self._compact:
-            self._inputs, self.scales = select_rows((self._inputs, self.scales), rows)
+            self.inputs, self.scales = select_rows((self.inputs, self.scales), rows)
             self.has_compacted = True
         elif self._rows is None:
             self._whole, self._rows = z, rows
@@ -185,17 +182,16 @@ def _place(tensor: Tensor) -> int:
         return tensor.untyped_storage()._cdata
 
 
-def _versions(state: Any) -> Any:
-    """Return how often each leaf was written to; inference tensors do not tell."""
-    if isinstance(state, Tensor):
-        return None if state.is_inference() else state._version
-    return [leaf._version for leaf in leaves(state) if not leaf.is_inference()]
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    """Return how often each tensor was written to; inference tensors do not tell."""
+    return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
     return not look((a == b).all()) and look(((a != b) & (a == a)).any())
 
 
+_NONE = (lambda: None), None
 _CHANGED = "f changed the state in place; it must leave its argument alone and return a new one."
 _REUSED = (
     "f wrote its result over an earlier one: it returns a buffer that it keeps, by out=..., a preallocated tensor, a "

@@ -14,8 +14,6 @@ the tolerance is no convergence where the image has grown far beyond the first e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -45,18 +43,16 @@ class Scale(NamedTuple):
     most: Tensor
 
     @classmethod
-    def of(cls, z: Tensor, fz: Tensor, g: Tensor, prefix: Prefix | None) -> Scale:
-        """Return the scale that the first evaluation sets."""
-        size = torch.maximum(norms(z, prefix), norms(fz, prefix))
+    def of(cls, size: Tensor, norm: Tensor) -> Scale:
+        """Return the scale that is set by the larger of the first ‖z‖ and ‖f(z)‖, and the first ‖g‖."""
         limits = torch.finfo(size.dtype)
         # An image that rounding at the size of the start cannot tell from zero is measured as if it were that large.
         least = torch.stack([size, limits.eps * size]).clamp(min=limits.tiny)
         # Made on the device: copying numbers there would make the host wait.
-        return cls(norms(g, prefix), least, torch.stack([10 * least[0], torch.full_like(size, math.inf)]))
+        return cls(norm, least, torch.stack([10 * least[0], torch.full_like(size, math.inf)]))
 
-    def measure(self, fz: Tensor, g: Tensor, prefix: Prefix | None) -> Seen:
-        """Return what is measured of an evaluation, without a graph."""
-        norm, image_norm = norms(g, prefix), norms(fz, prefix)
+    def measure(self, norm: Tensor, image_norm: Tensor, prefix: Prefix | None) -> Seen:
+        """Return what the (rows,) norms ‖g‖ and ‖f(z)‖ of an evaluation say."""
         measures = norm / image_norm.clamp(self.least, self.most)
         if prefix is not None:
             # A token meets the tolerance once those before it do: what they will not change any more is its own input.
@@ -65,40 +61,38 @@ class Scale(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What is measured of one evaluation of some rows; in a linear solve, the first alone."""
+    """What is measured of one evaluation of some rows."""
 
     measures: Tensor
     """(2, rows) merits and relative residuals."""
-    norm: Tensor | None = None
+    norm: Tensor
     """(rows,) ‖g‖."""
-    image_norm: Tensor | None = None
+    image_norm: Tensor
     """(rows,) ‖f(z)‖, which may overflow where a residual looks small."""
-    scale: Scale | None = None
+    scale: Scale
 
     def are_finite(self) -> Tensor:
         """Return which rows are finite in all that is measured."""
-        is_finite = self.measures.isfinite().all(dim=0)
-        return is_finite if self.image_norm is None else is_finite & self.image_norm.isfinite()
+        return self.measures.isfinite().all(dim=0) & self.image_norm.isfinite()
 
-    def have_run_away(self) -> Tensor | None:
-        """Return which rows have grown so far that a small residual means nothing; None where that is not measured."""
-        if self.scale is None or self.norm is None or self.image_norm is None:
-            return None
+    def have_grown(self) -> Tensor:
+        """Return whose images have grown far beyond the first one."""
+        return self.image_norm > _GROWN * self.scale.least[0]
+
+    def have_run_away(self) -> Tensor:
+        """Return which rows have grown so far that a small residual means nothing."""
         is_large = torch.maximum(self.norm / _FALLEN, _lost_beside(self.image_norm)) > self.scale.first_norm
-        return (self.image_norm > _GROWN * self.scale.least[0]) & is_large
+        return self.have_grown() & is_large
 
-    def have_diverged(self, number: int | Tensor) -> Tensor | None:
+    def have_diverged(self, number: int | Tensor) -> Tensor:
         """Return which rows have run away for good, given the number of evaluations.
 
         Their residuals have not fallen at all, or they went further than plain iteration would have come. Others may
         be on the long way of a map that contracts slowly.
         """
-        has_run_away = self.have_run_away()
-        if has_run_away is None or self.scale is None or self.norm is None or self.image_norm is None:
-            return None
         first_norm, first_size = self.scale.first_norm, self.scale.least[0]
         is_as_large = self.norm + _lost_beside(self.image_norm) > first_norm
-        return has_run_away & (is_as_large | (self.image_norm > first_size + 2 * number * first_norm))
+        return self.have_run_away() & (is_as_large | (self.image_norm > first_size + 2 * number * first_norm))
 
 
 def _lost_beside(image_norm: Tensor) -> Tensor:
@@ -194,10 +188,7 @@ class Kept(NamedTuple):
         if rules.patience > 1:
             num_met = torch.where(is_met, num_met + 1, 0)
             is_met = num_met >= rules.patience
-        is_converged = is_met & is_finite
-        has_run_away = seen.have_run_away()
-        if has_run_away is not None:
-            is_converged = is_converged & ~has_run_away
+        is_converged = is_met & is_finite & ~seen.have_run_away()
         is_better = is_finite if rules.keep_last else measures[0] <= self.measures[0]
         # What meets the tolerance is returned, whatever came before.
         is_better = (is_converged | is_better) & is_finite & self.is_running
@@ -206,19 +197,22 @@ class Kept(NamedTuple):
         kept = kept.finish(is_converged, int(Status.CONVERGED), number)
         return kept.finish(~is_finite, int(Status.NON_FINITE), number), rejected
 
-    def check_stagnation(self, rules: Rules, recent: Tensor, number: int | Tensor, diverged: Tensor | None) -> Kept:
+    def check_stagnation(
+        self, rules: Rules, recent: Tensor, seen: Seen, number: int | Tensor, *, may_ask: bool
+    ) -> Kept:
         """End rows that made no progress, given the (rows,) least residuals since the last test.
 
         Progress by either measure counts: on the way through a hump the residual may fall while ‖g‖ grows.
         """
         latest = torch.stack([self.measures[0], recent.minimum(self.snapshot[1])])
         is_stalled = (latest > 0.999 * self.snapshot).all(dim=0)
+        if may_ask and not look(is_stalled.any()):
+            return self._replace(snapshot=latest, num_stalled=torch.zeros_like(self.num_stalled))
         num_stalled = torch.where(is_stalled, self.num_stalled + 1, 0)
         limit = torch.where(self.measures[1] < rules.floor, 1, rules.max_stalled_windows)
         kept = self._replace(snapshot=latest, num_stalled=num_stalled)
         is_over = num_stalled >= rules.num_quiet_windows * limit
-        if diverged is not None:
-            kept = kept.finish(is_over & diverged, int(Status.DIVERGED), number)
+        kept = kept.finish(is_over & seen.have_diverged(number), int(Status.DIVERGED), number)
         return kept.finish(is_over, int(Status.STAGNATED), number)
 
 
@@ -258,7 +252,7 @@ class Progress:
         # of the dtype accepts all that is finite, as that number does.
         self.tol = -1.0 if solver.returns_image else min(solver.tol, torch.finfo(payload.dtype).max)
         self._check_every = check_every if solver.tol > 0 else solver.max_evals
-        self._max_evals, self._prefix = solver.max_evals, prefix
+        self.solver, self.prefix = solver, prefix
         growth, quiet, stalled = solver.max_growth, solver.num_quiet_windows(dim), solver.max_stalled_windows
         self.rules = Rules(solver.patience, growth, quiet, stalled, 100 * eps, keep_last or solver.returns_image)
         self.num_evals = 0
@@ -273,8 +267,8 @@ class Progress:
         self.kept = Kept.of(payload, residual)
         self.scale: Scale | None = None
         """The size of each current row's problem, once there was an evaluation."""
-        self._has_running = True
-        self._diverged: Callable[[], Tensor | None] = lambda: None
+        self._has_running, self._is_staggered = True, False
+        self._seen: Seen | None = None
         self._rows: Tensor | None = None
         self._whole = self.kept
         self._trace: list[Tensor] = []
@@ -287,19 +281,18 @@ class Progress:
             if self.may_ask:
                 self._count()
 
-    def take(self, z: Tensor, fz: Tensor, g: Tensor, payload: Tensor) -> Tensor:
-        """Measure and record one evaluation of the current rows; return their norms of f(z)."""
+    def measure(self, z: Tensor, fz: Tensor, g: Tensor) -> Seen:
+        """Measure an evaluation of the current rows, of which the first sets the scale."""
+        prefix = self.prefix
+        norm, image_norm = norms(g, prefix), norms(fz, prefix)
         if self.scale is None:
-            self.scale = Scale.of(z, fz, g, self._prefix)
-        seen = self.scale.measure(fz, g, self._prefix)
-        self.record(payload, seen)
-        assert seen.image_norm is not None
-        return seen.image_norm
+            self.scale = Scale.of(torch.maximum(norms(z, prefix), image_norm), norm)
+        return self.scale.measure(norm, image_norm, prefix)
 
     def record(self, payload: Tensor, seen: Seen) -> None:
         """Take in one evaluation of the current rows."""
         self.num_evals += 1
-        self.rejected, self._diverged = None, partial(seen.have_diverged, self.num_evals)
+        self.rejected, self._seen = None, seen
         measures, kept, rules = seen.measures, self.kept, self.rules
         self._trace.append(measures if self._rows is None else self._trace[-1].index_copy(1, self._rows, measures))
         happened, rejected = True, None
@@ -323,9 +316,9 @@ class Progress:
         if self.tol > 0 and self.num_evals % WINDOW == 0:
             recent = torch.stack(self._trace[-WINDOW:])[:, 1].amin(dim=0)
             recent = recent if self._rows is None else recent.index_select(0, self._rows)
-            self.kept = self.kept.check_stagnation(rules, recent, self.num_evals, self._diverged())
+            self.kept = self.kept.check_stagnation(rules, recent, seen, self.num_evals, may_ask=self.may_ask)
             happened = True
-        self.goes_on = self.num_evals < self._max_evals
+        self.goes_on = self.num_evals < self.solver.max_evals
         if happened if self.may_ask else self.goes_on and self.num_evals % self._check_every == 0:
             self._count()
 
@@ -337,6 +330,7 @@ class Progress:
         num_leaving = len(statuses) - num_running - statuses.count(Status.NON_FINITE)
         self._has_running = num_running > 0
         self.goes_on = self.goes_on and self._has_running
+        self._is_staggered |= self.goes_on and num_running < len(statuses)
         self.has_finished = not self.may_ask or num_running < len(statuses)
         self.wants_selection = num_leaving > 0 and 4 * num_leaving >= len(statuses)
         if self.may_ask and self.has_finished:
@@ -357,15 +351,12 @@ class Progress:
         self.has_finished, self.wants_selection = not self.may_ask, False
         return rows
 
-    def advance(self, kept: Kept, residuals: Tensor, diverged: Tensor) -> None:
-        """Take in evaluations that were recorded elsewhere, of (evaluations, rows) relative residuals.
-
-        `diverged` tells which rows have diverged at the last of them.
-        """
-        self.kept, self._diverged = kept, lambda: diverged
+    def advance(self, kept: Kept, residuals: Tensor, seen: Seen) -> None:
+        """Take in evaluations recorded elsewhere: their (evaluations, rows) relative residuals, and the last one."""
+        self.kept, self._seen = kept, seen
         self._trace += [residual.expand(2, -1) for residual in residuals.unbind()]
         self.num_evals += len(residuals)
-        self.goes_on = self.num_evals < self._max_evals
+        self.goes_on = self.num_evals < self.solver.max_evals
         if self.goes_on and self.tol > 0:
             self._count()
 
@@ -373,29 +364,29 @@ class Progress:
         """Return what is kept of the whole batch."""
         return self.kept if self._rows is None else self._whole.put(self._rows, self.kept)
 
-    def payloads(self) -> Tensor:
-        """Return what is kept of every sample's best evaluation so far, finished or not."""
-        return self.kept.best if self._rows is None else self._whole.best.index_copy(0, self._rows, self.kept.best)
-
-    def residuals(self) -> Tensor:
-        """Return the relative residual of every sample's best evaluation so far."""
-        kept = self._merged()
-        return torch.where(kept.is_running, kept.measures[1], kept.residual)
-
     def result(self) -> SolveStats:
-        """Return how the solve went."""
-        if self._has_running:
-            diverged, status = self._diverged(), int(Status.MAX_EVALS)
-            ended = status if diverged is None else torch.where(diverged, int(Status.DIVERGED), status)
-            self.kept = self.kept.finish(self.kept.is_running, ended, self.num_evals)
-        kept, trace = self._merged(), self._trace
+        """Return how the solve went, after which `kept` has all samples."""
+        seen, number = self._seen, self.num_evals
+        if self._has_running and seen is not None:
+            if not self.may_ask or look(seen.have_grown().any()):
+                self.kept = self.kept.finish(seen.have_diverged(number), int(Status.DIVERGED), number)
+            self.kept = self.kept.finish(self.kept.is_running, int(Status.MAX_EVALS), number)
+        is_uneven, trace = self.has_finished or self._rows is not None, self._trace
+        kept = self.kept = self._merged()
         if not self.may_ask and self.tol > 0:
             # Evaluations that were made before somebody asked, when all rows were finished, are nobody's.
-            trace = trace[: int(kept.num_evals.max())]
+            least, most = look(torch.stack(kept.num_evals.aminmax()))
+            trace, self._is_staggered = trace[:most], least < most
         residuals = torch.stack(trace)[:, 1] if trace else kept.residual.new_zeros(0, len(kept.residual))
-        if self.has_finished or self._rows is not None:
+        if is_uneven:
             # Of finished rows the last evaluation is repeated.
             last = torch.arange(len(trace), device=residuals.device)[:, None].minimum((kept.num_evals - 1).clamp(min=0))
             residuals = residuals.gather(0, last)
         residuals = residuals.nan_to_num(nan=math.inf, posinf=math.inf)
-        return SolveStats(residual=kept.residual, num_evals=kept.num_evals, status=kept.status, trace=residuals)
+        return SolveStats(
+            residual=kept.residual,
+            num_evals=kept.num_evals,
+            status=kept.status,
+            trace=residuals,
+            is_staggered=self._is_staggered,
+        )

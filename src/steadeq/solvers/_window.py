@@ -10,7 +10,6 @@ columns of zeros stand for what is not there yet.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -47,7 +46,7 @@ class History(NamedTuple):
     def begin(cls, z: Tensor, capacity: int, *, may_ask: bool) -> History:
         """Return an empty history: with room for all columns, or none where it grows, as while autograd records."""
         capacity = max(capacity, 0)
-        grows = torch.is_grad_enabled() or is_exporting()
+        grows = _is_kept()
         new = z.new_empty if may_ask else z.new_zeros
         left, df = (new(z.shape[0], 0 if grows else capacity, z.shape[1]) for _ in range(2))
         right = z.new_zeros(z.shape[0], 0 if may_ask else capacity)
@@ -106,6 +105,7 @@ class Slot:
         self.size = min(at.number - 1, capacity) if isinstance(at.number, int) else capacity
         """Number of columns to look at."""
         self._prefix = at.prefix
+        self._is_kept = _is_kept()
 
     def products(self, window: Tensor, vector: Tensor) -> Tensor:
         """Return the (B, size) inner products of filled columns with a vector; of prefixes, in a causal solve."""
@@ -119,33 +119,33 @@ class Slot:
 
     def filled(self, window: Tensor) -> Tensor:
         """Return the columns of a window that are filled."""
-        return window if window.shape[1] == self.size else window.narrow(1, 0, self.size)
+        return first(window, self.size)
 
     def push(self, window: Tensor, new: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
         """Write new - old over the oldest column; return the window and the difference."""
-        is_kept = torch.is_grad_enabled() or is_exporting()
-        if not is_kept and isinstance(self.index, int):
+        if isinstance(self.index, int) and not self._is_kept:
             return window, torch.sub(new, old, out=window.select(1, self.index))
         difference = new - old
         column = difference.unsqueeze(1)
         if isinstance(self.index, Tensor):
-            # What a backward pass needs must not be overwritten.
-            write = window.index_copy if is_kept else window.index_copy_
+            write = window.index_copy if self._is_kept else window.index_copy_
             return write(1, self.index.reshape(1), column), difference
         if self.index == window.shape[1]:
             return torch.cat([window, column], dim=1), difference
         return window.select_scatter(difference, 1, self.index), difference
 
     def write(self, table: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """Set row and column of the newest vector in a (B, capacity, capacity) table; the row wins at their corner."""
+        """Set row and column of the newest vector in a (B, capacity, capacity) table; the row wins at their corner.
+
+        The column may end before the corner.
+        """
         if isinstance(self.index, Tensor):
             is_new = torch.arange(self.capacity, device=table.device) == self.index
             table = torch.where(is_new, column.unsqueeze(2), table)
             return torch.where(is_new.unsqueeze(1), row.unsqueeze(1), table)
-        if torch.is_grad_enabled() or is_exporting():
-            table = table.clone()
+        table = table.clone() if self._is_kept else table
         part = self.square(table)
-        part.select(2, self.index).copy_(column)
+        first(part.select(2, self.index), column.shape[1]).copy_(column)
         part.select(1, self.index).copy_(row)
         return table
 
@@ -165,9 +165,19 @@ class Slot:
         return None if valid is None else self.set(valid, torch.ones_like(valid[:, 0]))
 
 
+def _is_kept() -> bool:
+    """Return whether tensors must not be written over, as a backward pass needs them or a program is made of them."""
+    return torch.is_grad_enabled() or is_exporting()
+
+
+def first(matrix: Tensor, size: int) -> Tensor:
+    """Return the first columns of (B, columns, ...) ones, as a view only where that leaves some out."""
+    return matrix if matrix.shape[1] == size else matrix.narrow(1, 0, size)
+
+
 def only(products: Tensor, valid: Tensor | None) -> Tensor:
     """Return (B, size) products with columns, zero for those that do not count."""
-    return products if valid is None else torch.where(valid[:, : products.shape[1]], products, 0)
+    return products if valid is None else torch.where(first(valid, products.shape[1]), products, 0)
 
 
 def products(window: Tensor, vector: Tensor) -> Tensor:
@@ -190,12 +200,6 @@ def look(number: Tensor) -> Any:
     return number.tolist()
 
 
-def solve_small(table: Tensor, right: Tensor, *, may_ask: bool = True) -> Tensor:
-    """Solve (B, m, m) systems for (B, m) right-hand sides; a row without a finite solution becomes zero."""
-    weights = solve_any(table, right)
-    return weights if may_ask and math.isfinite(look(weights.sum())) else finite_rows(weights)
-
-
 def solve_any(table: Tensor, right: Tensor) -> Tensor:
     """Solve (B, m, m) systems for (B, m) right-hand sides, of which some may have no finite solution."""
     if is_exporting():
@@ -204,7 +208,7 @@ def solve_any(table: Tensor, right: Tensor) -> Tensor:
 
 
 def finite_rows(weights: Tensor) -> Tensor:
-    """Return weights in which a row is kept or dropped as a whole."""
+    """Return weights in which a row that is not finite is zero."""
     return torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0)
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from .._internal.validation import check_count
-from ._window import History, Slot, combine, finite_rows, look, only, products, solve_any, solve_small
+from ._window import History, Slot, combine, finite_rows, first, look, only, products, solve_any
 from .base import AbstractSolver, Evaluation
 
 
@@ -71,15 +70,15 @@ class Broyden(AbstractSolver):
         change = g - state.g
         corner = slot.product(newest, change)
         # s_i . y is what s_i . g changed by, which saves a pass over the window; the new pair has no earlier product.
-        missing = slot.size - before.shape[1]
-        column = right - (functional.pad(before, (0, missing)) if missing > 0 else before[:, : slot.size])
+        before = first(before, min(before.shape[1], slot.size))
+        column = first(right, before.shape[1]) - before
         table = slot.write(state.table, only(slot.set(row, corner), valid), only(column, valid))
         # A row that was cleared, and is all zeros, is then a system whose solution is zero; others do not change.
         system = slot.square(table)
         system.diagonal(dim1=1, dim2=2).add_(torch.finfo(g.dtype).tiny)
         weights = solve_any(system, right)
         state = History(z, fz, g, s, df, table, right, valid, state.was_plain)
-        if not at.may_ask or not look(weights.abs().max()) <= _SUSPICIOUS:
+        if not at.may_ask or not look(torch.linalg.vector_norm(weights, math.inf)) <= _SUSPICIOUS:
             weights = finite_rows(weights)
             lost = self._is_lost(at, slot, weights.abs(), change, df)
             weights, state = torch.where(lost.unsqueeze(1), 0, weights), state.forget(lost)
@@ -113,5 +112,5 @@ def apply_transposed(state: History, u: Tensor) -> Tensor:
     right = only(products(state.df[:, :size], u), state.valid)
     # Of rows that were cleared since, the table is all zeros.
     tiny = torch.finfo(u.dtype).tiny * torch.eye(size, dtype=u.dtype, device=u.device)
-    weights = solve_small((state.table[:, :size, :size] + tiny).mT, right)
+    weights = finite_rows(solve_any((state.table[:, :size, :size] + tiny).mT, right))
     return combine(u, weights, state.left[:, :size], scale=-1.0)

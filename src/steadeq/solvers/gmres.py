@@ -12,7 +12,7 @@ from .._internal.norms import row_norm
 from .._internal.validation import check_count
 from ..equilibrium import SolveStats, Status
 from ._krylov import Arnoldi, LeastResidual, unit
-from ._progress import Progress, Seen
+from ._progress import Progress, Scale, Seen
 from ._window import combine, look
 from .base import WINDOW, AbstractLinearSolver
 
@@ -57,7 +57,9 @@ class GMRES(AbstractLinearSolver):
         eps = torch.finfo(b.dtype).eps
         # Kept of the best residual: with how many products it was reached.
         num_products = torch.zeros_like(scale).unsqueeze(1)
-        start = (scale != 0).to(scale.dtype)
+        start, one = (scale != 0).to(scale.dtype), torch.ones_like(scale)
+        # Nothing grows here, however large a residual is.
+        size = Scale.of(one, one)
         progress = Progress(num_products, self, dim=b.shape[1], eps=eps, residual=start)
         counts = torch.arange(1, self.max_evals + 1, dtype=scale.dtype, device=scale.device).unbind()
         while progress.goes_on:
@@ -67,11 +69,14 @@ class GMRES(AbstractLinearSolver):
             least = LeastResidual(space)
             while progress.goes_on and space.size < space.capacity:
                 residual = least.extend(*space.extend(operator(space.newest)))
-                progress.record(counts[progress.num_evals].expand(b.shape[0], 1), Seen(residual.expand(2, -1)))
-            used = (progress.payloads()[:, 0].long() - num_before).clamp(min=0)
+                seen = Seen(residual.expand(2, -1), residual, one, size)
+                progress.record(counts[progress.num_evals].expand(b.shape[0], 1), seen)
+            done = progress.kept
+            used = (done.best[:, 0].long() - num_before).clamp(min=0)
             weights, rest, kept = least.minimize(used)
             # What rounding adds to a solution up to a hundred times as long as b is nothing to step back for.
-            threshold = (1.01 * progress.residuals() + 400 * eps).clamp(min=self.tol)
+            reached = torch.where(done.is_running, done.measures[1], done.residual)
+            threshold = (1.01 * reached + 400 * eps).clamp(min=self.tol)
             is_broken = (used > 0) & ~(kept <= threshold)
             # The one question of a solve that is told not to ask: it is rarely answered by yes, and then costs much.
             if look(is_broken.any()):

@@ -114,9 +114,7 @@ class NewtonKrylov(AbstractSolver):
         state, solved = self._probe(state, at)
         candidate = torch.where(halving[:, None], state.base + state.fraction[:, None] * state.step, state.base)
         if not at.may_ask or look(solved.any()):
-            weights, _ = minimize_residual(
-                state.hessenberg, state.normal, state.size, state.base_norm, may_ask=at.may_ask
-            )
+            weights, _ = minimize_residual(state.hessenberg, state.normal, state.size, state.base_norm)
             step = weighted_sum(weights, state.basis[:, :-1])
             step = torch.where((state.size > 0)[:, None], step, state.base_residual)
             state = state._replace(step=torch.where(solved[:, None], step, state.step))
@@ -142,15 +140,12 @@ class NewtonKrylov(AbstractSolver):
         positions = torch.arange(state.normal.shape[1], device=norm.device)
         basis = torch.where(mask[:, :, None], 0, state.basis)
         first = torch.where(mask & (positions == 0), 1, 0)[:, :, None]
-        return NewtonState(
-            is_probing=state.is_probing,
+        return state._replace(
             base=torch.where(mask, at.z, state.base),
             base_image=torch.where(mask, at.fz, state.base_image),
             base_residual=torch.where(mask, at.g, state.base_residual),
             base_norm=torch.where(accepted, norm, state.base_norm),
-            step=state.step,
             length=torch.where(accepted, state.relative_length * scale, state.length),
-            relative_length=state.relative_length,
             forcing=torch.where(accepted, forcing, state.forcing),
             fraction=torch.where(halving, state.fraction / 2, 1.0),
             size=torch.where(accepted, 0, state.size),
