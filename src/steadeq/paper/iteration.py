@@ -1,7 +1,7 @@
 """Own study: what keeps a network right that is iterated far beyond its training depth; see docs/results/iteration.md.
 
 `iteration_rows.py` says what is trained, this file what is measured and claimed. A run is measured at 1/4 to 64 times
-its training depth on sizes from that of training to 32 times it, and diagnosed on the size of training alone. Accuracy
+its training depth, on samples of the size of training and of larger ones, and diagnosed on the former alone. Accuracy
 is the share of samples that are right at all positions. A network has learned if it reaches 90% at some depth, and
 keeps its accuracy if it stays within a point of its best up to 64 times the training depth, from the depth on at which
 it first comes so close.
@@ -42,7 +42,7 @@ from .variant import Measures, Summary, Variant, VariantSummary
 LEARNED, CLOSE = 0.9, 0.01
 """Accuracy from which on a task is learned, and by how much accuracy may be below the best to be kept."""
 _SEED = 1_000_000
-"""Seed of the test samples, apart from those of training."""
+"""Seed of the test samples, far from the seeds of training."""
 _FAR = "accuracy_far"
 
 Beyond = Mapping[str, Any]
