@@ -205,7 +205,7 @@ def draw_heat_maps(task: Task, network: str, found: Mapping[str, Sequence[Beyond
         for axes in list(panels)[len(shown) :]:
             axes.set_axis_off()
         figure.supxlabel("evaluations / training depth", fontsize=9.5)
-        figure.supylabel(task.size_field.replace("_", " "), fontsize=9.5)
+        figure.supylabel(task.size_field.removeprefix("num_"), fontsize=9.5)
         assert image is not None
         figure.colorbar(image, ax=figure.axes, label="right, %")
     return figure
