@@ -204,16 +204,18 @@ def test_rank_correlations_share_ranks():
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """The study with two rows of two steps each."""
-    task = replace(
-        PREFIX_SUMS,
-        networks={iteration_rows.EXPLICIT: (iteration_rows.NONE,), iteration_rows.LOOPED: (iteration_rows.NONE,)},
-        sizes={16: 4, 64: 2},
-        seeds=(0, 1),
-        num_steps=2,
+def small():
+    """A study of four rows, with runs of two steps."""
+    none, fields = (iteration_rows.NONE,), {"seeds": (0, 1), "num_steps": 2}
+    bits = {iteration_rows.EXPLICIT: none, iteration_rows.LOOPED: none}
+    digits = {iteration_rows.TRANSFORMER: none, iteration_rows.LOOPED_TRANSFORMER: none}
+    return ITERATION.of(
+        "iteration",
+        [
+            replace(PREFIX_SUMS, networks=bits, sizes={16: 4, 64: 2}, **fields),
+            replace(iteration_rows.ADDITION, networks=digits, sizes={6: 4, 12: 2}, **fields),
+        ],
     )
-    return iteration._study("iteration", [task])
 
 
 def test_archived_runs_make_the_same_result(small, tmp_path):
@@ -227,7 +229,10 @@ def test_archived_runs_make_the_same_result(small, tmp_path):
     assert small.produce(kept, tmp_path / "again", "cpu") == verdicts
     for name in ("summary.json", "summary.csv", "runs.csv"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
-    assert small.table(small.read(tmp_path / "out")[0]).count("\n") == 3
+    rows, lines = small.read(tmp_path / "out")[0], (tmp_path / "out" / "runs.csv").read_text().splitlines()
+    assert [row.num_seeds for row in rows.values()] == [2] * 4
+    assert len(lines) == 1 + 8
+    assert "prefix sums" in small.table(rows)
 
 
 def test_a_part_of_the_runs_makes_a_part_of_the_study(small, tmp_path):

@@ -1,7 +1,7 @@
 """Own study: what keeps a network right that is iterated far beyond its training depth; see docs/results/iteration.md.
 
 `iteration_rows.py` says what is trained, this file what is measured and claimed. A run is measured at 1/4 to 64 times
-its training depth on sizes from that of training to 32 times it, and diagnosed on the size of training alone. Accuracy
+its training depth, on samples of the size of training and of larger ones, and diagnosed on the former alone. Accuracy
 is the share of samples that are right at all positions. A network has learned if it reaches 90% at some depth, and
 keeps its accuracy if it stays within a point of its best up to 64 times the training depth, from the depth on at which
 it first comes so close.
@@ -37,12 +37,12 @@ from .iteration_animation import animate
 from .iteration_rows import FACTORS, TASKS, Task
 from .result import Claim, MissingNumber, write_csv
 from .tables import markdown_table
-from .variant import Measures, Summary, VariantSummary
+from .variant import Measures, Summary, Variant, VariantSummary
 
 LEARNED, CLOSE = 0.9, 0.01
 """Accuracy from which on a task is learned, and by how much accuracy may be below the best to be kept."""
 _SEED = 1_000_000
-"""Seed of the test samples, apart from those of training."""
+"""Seed of the test samples, far from the seeds of training."""
 _FAR = "accuracy_far"
 
 Beyond = Mapping[str, Any]
@@ -205,7 +205,7 @@ def draw_heat_maps(task: Task, network: str, found: Mapping[str, Sequence[Beyond
         for axes in list(panels)[len(shown) :]:
             axes.set_axis_off()
         figure.supxlabel("evaluations / training depth", fontsize=9.5)
-        figure.supylabel(task.size_field.replace("_", " "), fontsize=9.5)
+        figure.supylabel(task.size_field.removeprefix("num_"), fontsize=9.5)
         assert image is not None
         figure.colorbar(image, ax=figure.axes, label="right, %")
     return figure
@@ -379,9 +379,14 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
 class _Iteration(Comparison):
     tasks: Sequence[Task]
 
+    def of(self, name: str, tasks: Sequence[Task]) -> _Iteration:
+        """Return the study of other tasks."""
+        claims = [claim for task in tasks for claim in _claims_about(task)]
+        return replace(self, name=name, tasks=tasks, variants=lambda scale: _variants(tasks), claims=claims)
+
     def quick(self) -> _Iteration:
         few = {rows.LOOPED: (rows.NONE, rows.DIFFERENCE)}
-        return _study(f"{self.name}-quick", [replace(rows.PREFIX_SUMS, networks=few, seeds=(0,))])
+        return self.of(f"{self.name}-quick", [replace(rows.PREFIX_SUMS, networks=few, seeds=(0,))])
 
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
         # The first seed of all rows comes before the second of any, so that an unfinished study is even.
@@ -465,16 +470,16 @@ def _cell(row: VariantSummary | None) -> str:
     return f"**{text}**" if row.mean("kept") == 1 else text
 
 
-def _study(name: str, tasks: Sequence[Task]) -> _Iteration:
-    return _Iteration(
-        name=name,
-        title="Own study: iteration beyond the training depth",
-        statement="which stabilizer keeps a network right that is iterated far longer than it was trained",
-        scales=("cpu",),
-        variants=lambda scale: [variant for task in tasks for variant in task.variants()],
-        claims=[claim for task in tasks for claim in _claims_about(task)],
-        tasks=tasks,
-    )
+def _variants(tasks: Sequence[Task]) -> list[Variant]:
+    return [variant for task in tasks for variant in task.variants()]
 
 
-ITERATION = _study("iteration", TASKS)
+ITERATION = _Iteration(
+    name="iteration",
+    title="Own study: iteration beyond the training depth",
+    statement="which stabilizer keeps a network right that is iterated far longer than it was trained",
+    scales=("cpu",),
+    variants=lambda scale: _variants(TASKS),
+    claims=[claim for task in TASKS for claim in _claims_about(task)],
+    tasks=TASKS,
+)

@@ -5,9 +5,9 @@ Everything here was committed before the runs of the study were made; docs/resul
 * A row is a network and at most one stabilizer. All networks of a task have the same number of parameters, up to 10%,
   and the same training: data, batch size, optimizer, number of steps, and on average the same number of evaluations of
   the block on each step. What a stabilizer adds to a step comes on top.
-* Weights of penalties are those of docs/stabilize.md, which were chosen on prefix sums with another seed; nothing is
+* Penalties have the weights of docs/stabilize.md, which were chosen on prefix sums with another seed; nothing is
   tuned for a network or a task.
-* Seeds 0, 1, ... are those of the study. Pilots had seed 100 and other test samples.
+* The study has the seeds 0, 1, 2. Pilots had seed 100 and other test samples.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def slug(name: str) -> str:
 
 
 def configure(config: TrainConfig, *, task: Task, network: str, stabilizer: str) -> TrainConfig:
-    """Return the config of a row, given that of the task's recipe."""
+    """Return the config of a row, given the config of the task's recipe."""
     data: Any = config.data
     config = replace(
         config,

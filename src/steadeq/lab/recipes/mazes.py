@@ -1,7 +1,6 @@
 """The way through a maze, with a looped block of convolutions.
 
-The block is trained as that of the recipe `prefix-sums` is: after every 8 steps an answer is supervised, and the state
-is carried on without its graph.
+After every 8 steps an answer is supervised, and the state is carried on without its graph, as in `prefix-sums`.
 """
 
 from __future__ import annotations
