@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ..._internal.trees import leaves, map_tensors
-from ...adjoints import Reversible, Unrolled
 from ...diagnosis import Diagnosis, Subject, diagnose
 from ...equilibrium import Equilibrium
 from ...jacobian import frobenius_norm, operator_norm, spectral_radius
@@ -196,11 +195,9 @@ def training_depth(config: TrainConfig, step: int) -> int:
         num_evals = config.solver.max_evals
     else:
         num_evals = round(mean(depth.draw(step, seed=config.loop.seed) for step in range(1000)))
-    if isinstance(config.adjoint, (Unrolled, Reversible)) and not config.solver.returns_image:
-        # The last evaluation tells the residual of its state, and is no step.
-        num_evals = max(num_evals - 1, 1)
+    num_steps = max(config.adjoint.steps_of(config.solver.with_max_evals(num_evals)), 1)
     # Each answer goes on where the last one ended.
-    return config.loop.num_answers * num_evals
+    return config.loop.num_answers * num_steps
 
 
 def _iterate(
