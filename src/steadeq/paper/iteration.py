@@ -288,7 +288,7 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
         return Claim(
             f"{task.name}: {text}",
             id=f"{task.recipe}-{id}",
-            section="own study",
+            section="4.1",
             source="own",
             threshold="stated before",
             holds=holds,
