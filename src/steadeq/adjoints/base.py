@@ -256,8 +256,13 @@ def warn_if_short(which: str, solver: AbstractLinearSolver, stats: SolveStats) -
         return
     statuses = ", ".join(Status(status).name for status in sorted(set(stats.status.tolist())) if status)
     if statuses:
+        name = f"{type(solver).__name__}(max_evals={solver.max_evals}, tol={solver.tol})"
+        advice = _ADVICE[which]
+        if statuses in (Status.NON_FINITE.name, Status.DIVERGED.name):
+            # A larger budget or tolerance does not help then.
+            advice = f"its gradients mean nothing. {Status[statuses].message}"
         warnings.warn(
-            f"A {which} solve by {solver} did not reach its tolerance ({statuses}), and {_ADVICE[which]}",
+            f"A {which} solve by {name} did not reach its tolerance ({statuses}), and {advice}",
             ConvergenceWarning,
             stacklevel=1,
         )
