@@ -1,6 +1,6 @@
 """Configs as JSON, as options of the command line, and back.
 
-A config is a tree of dataclasses; `steadeq._internal.codec` says how they look in JSON. Reading a config never imports
+A config is a tree of dataclasses; `steadeq.codec` says how they look in JSON. Reading a config never imports
 anything: a class is looked up among the modules that are loaded, and one outside of this package only if the user has
 named the recipe that it comes from.
 """
@@ -18,7 +18,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._internal.codec import (
+from ..checks import suggestion
+from ..codec import (
     CLASS,
     Reader,
     class_path,
@@ -32,7 +33,6 @@ from .._internal.codec import (
     values_of,
     without_none,
 )
-from .._internal.validation import suggestion
 from .errors import InputError
 
 if TYPE_CHECKING:

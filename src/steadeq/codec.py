@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
-from .validation import suggestion
+from .checks import suggestion
 
 T = TypeVar("T")
 CLASS = "class"
