@@ -8,7 +8,6 @@ named the recipe that it comes from.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import sys
 import types
@@ -25,6 +24,7 @@ from ..codec import (
     class_path,
     describe_type,
     init_fields,
+    is_abstract,
     is_union,
     item_hints,
     join,
@@ -129,12 +129,7 @@ def subclasses(base: type[T]) -> list[type[T]]:
 
 
 def _is_choice(kind: type) -> bool:
-    # Some bases are abstract by their name alone, as they leave nothing but class variables open.
-    return (
-        dataclasses.is_dataclass(kind)
-        and not inspect.isabstract(kind)
-        and not kind.__name__.startswith(("_", "Abstract"))
-    )
+    return dataclasses.is_dataclass(kind) and not is_abstract(kind) and not kind.__name__.startswith("_")
 
 
 # As fields by name
