@@ -1,6 +1,5 @@
 """Section 2.2: a penalty on sums of columns (Linsley et al., 2020), and why it need not make a DEQ stable."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..equilibrium import ConvergenceWarning, Equilibrium
+from ..equilibrium import Equilibrium, SolveStats
 from ..jacobian import frobenius_norm, jacobian_penalty, linearize, spectral_radius
 from ..lab import recipes
 from ..lab.data import AbstractDataset
@@ -27,8 +26,9 @@ from ..models import ConvDEQ
 from ..solvers import AbstractSolver, Anderson, Picard
 from .comparison import save_figures
 from .result import Claim, PaperResult, Source, write_csv
+from .study import fit, mean_evals, measure_radius, over_seeds
 from .tables import Column, markdown_table
-from .variant import SEEDS, Averages
+from .variant import Averages
 
 COUNTEREXAMPLE = ((2.0, -2.0), (-2.0, 2.0))
 LEVEL = 0.9
@@ -127,23 +127,19 @@ def train(arm: Arm, seed: int, *, device: torch.device, num_steps: int | None = 
     order = BatchOrder(len(dataset), batch_size=config.loop.batch_size, num_parts=1, seed=seed)
     optimizer = config.optimizer.build(model.parameters())
     total = NUM_EPOCHS * order.steps_per_epoch
-    with warnings.catch_warnings():
-        # A backward solve that falls short is a part of what is compared.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        for step in range(total if num_steps is None else num_steps):
-            x, y = (tensor.to(device) for tensor in dataset.batch(order.indices(step, 0)))
-            output, eq = model.solve(x, solver=config.solver, adjoint=config.adjoint)
-            loss = F.cross_entropy(output, y)
-            if arm.penalty == COLUMNS:
-                loss = loss + arm.weight * column_penalty(column_sums(eq))
-            elif arm.penalty == FROBENIUS:
-                generator = derive_generator(seed, "probes", step)
-                loss = loss + arm.weight * jacobian_penalty(eq, generator=generator)
-            for group in optimizer.param_groups:
-                group["lr"] = config.optimizer.rate(step, total)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+
+    def loss(step: int) -> Tensor:
+        x, y = (tensor.to(device) for tensor in dataset.batch(order.indices(step, 0)))
+        output, eq = model.solve(x, solver=config.solver, adjoint=config.adjoint)
+        task_loss = F.cross_entropy(output, y)
+        if arm.penalty == COLUMNS:
+            return task_loss + arm.weight * column_penalty(column_sums(eq))
+        if arm.penalty == FROBENIUS:
+            return task_loss + arm.weight * jacobian_penalty(eq, generator=derive_generator(seed, "probes", step))
+        return task_loss
+
+    num_steps = total if num_steps is None else num_steps
+    fit(model, optimizer, loss, rate=lambda step: config.optimizer.rate(step, total), num_steps=num_steps)
     return model
 
 
@@ -167,32 +163,28 @@ def measure(model: ConvDEQ, *, unpenalized: ConvDEQ) -> tuple[dict[str, float | 
     x, y = (tensor.to(weights.device) for tensor in splits.validation.all())
     output, eq = model.solve(x, solver=precise)
 
-    def stats(solver: AbstractSolver) -> tuple[Tensor, Tensor, Tensor]:
+    def stats(solver: AbstractSolver) -> SolveStats:
         found = model.solve(x, solver=solver)[1].stats
         assert found is not None
-        return found.residual.mean(), found.num_evals.double().mean(), found.trace.double().mean(dim=1)
+        return found
 
     # A few samples tell enough of the Jacobian, which is expensive.
     some = Equilibrium.at(eq.f, eq.z[:32], *(tensor[:32] for tensor in eq.inputs))
     sums = column_sums(some)
     generator = torch.Generator().manual_seed(0)
-    radius = spectral_radius(some, generator=generator)
-    error, unknown = radius.mean_error()
     found = {
         "train_loss": float(loss),
         "accuracy": float((output.argmax(dim=1) == y).double().mean()),
         "column_penalty": float(column_penalty(sums)),
         "largest_sum": float(sums.max()),
-        "spectral_radius": float(radius.value.mean()),
-        "spectral_radius_error": error,
-        "spectral_radius_unknown": unknown,
+        **measure_radius(some, generator),
         "jacobian_norm": float(frobenius_norm(some, generator=generator).value.square().mean()) / some.z[0].numel(),
-        "residual": float(stats(Anderson(max_evals=_SMALL, tol=0))[0]),
-        "anderson_evals": float(stats(Anderson(max_evals=_LARGE, tol=1e-3))[1]),
-        "picard_evals": float(stats(Picard(max_evals=_LARGE, tol=1e-3))[1]),
+        "residual": float(stats(Anderson(max_evals=_SMALL, tol=0)).residual.mean()),
+        "anderson_evals": mean_evals(model, x, Anderson(max_evals=_LARGE, tol=1e-3)),
+        "picard_evals": mean_evals(model, x, Picard(max_evals=_LARGE, tol=1e-3)),
         "weight_change": float((weights - others).abs().max()),
     }
-    return found, stats(Picard(max_evals=30, tol=0))[2].tolist()
+    return found, stats(Picard(max_evals=30, tol=0)).trace.double().mean(dim=1).tolist()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,18 +243,17 @@ class _ColumnSums(PaperResult[Summary]):
         device = Process.alone().device
         traces: dict[Arm, list[list[float]]] = {arm: [] for arm in ARMS}
         unpenalized: dict[tuple[str, int], ConvDEQ] = {}
-        arms, rows, residuals = [], [], []
-        for arm in ARMS:
-            measured = []
-            for seed in SEEDS:
-                model = train(arm, seed, device=device)
-                found, trace = measure(model, unpenalized=unpenalized.setdefault((arm.cell, seed), model))
-                measured.append(found)
-                traces[arm].append(trace)
-                name = {**vars(arm), "seed": seed}
-                rows.append({**name, **found})
-                residuals += [{**name, "evaluation": n, "residual": value} for n, value in enumerate(trace, start=1)]
-            arms.append(ArmSummary.over(measured, **vars(arm)))
+        residuals = []
+
+        def measure_arm(arm: Arm, seed: int) -> dict[str, float | None]:
+            model = train(arm, seed, device=device)
+            found, trace = measure(model, unpenalized=unpenalized.setdefault((arm.cell, seed), model))
+            traces[arm].append(trace)
+            name = {**vars(arm), "seed": seed}
+            residuals.extend({**name, "evaluation": n, "residual": value} for n, value in enumerate(trace, start=1))
+            return found
+
+        arms, rows = over_seeds(ArmSummary, ARMS, measure_arm)
         write_csv(folder / "runs.csv", rows)
         write_csv(folder / "residuals.csv", residuals)
         counterexample = measure_counterexample()

@@ -20,6 +20,7 @@ from ..lab.train import Process
 from ..models import ToyDEQ
 from ..solvers import Anderson, Picard
 from .result import Claim, PaperResult, Source, write_csv
+from .study import mean_evals
 from .synthetic import gamma_figure, synthetic_figure
 from .tables import Column, markdown_table
 from .variant import SEEDS, Averages
@@ -58,18 +59,13 @@ def measure(model: ToyDEQ, x: Tensor, y: Tensor, *, budget: int) -> dict[str, fl
         z = converged.detach().requires_grad_()
         slope = torch.autograd.grad(model.layer.cell(z, x).sum(), z)[0].abs()
 
-    def num_evals(solver: Anderson | Picard) -> float:
-        stats = model.solve(x, solver=solver)[1].stats
-        assert stats is not None
-        return float(stats.num_evals.double().mean())
-
     return {
         "mse": float((model(x, solver=Anderson(max_evals=budget, tol=1e-3)) - y).square().mean()),
         "mse_converged": float((converged - y).square().mean()),
         "slope": float(slope.mean()),
         "slope_max": float(slope.max()),
-        "picard_evals": num_evals(Picard(max_evals=MAX_EVALS, tol=1e-3)),
-        "anderson_evals": num_evals(Anderson(max_evals=MAX_EVALS, tol=1e-3)),
+        "picard_evals": mean_evals(model, x, Picard(max_evals=MAX_EVALS, tol=1e-3)),
+        "anderson_evals": mean_evals(model, x, Anderson(max_evals=MAX_EVALS, tol=1e-3)),
     }
 
 

@@ -15,7 +15,6 @@ from ..jacobian import (
     OperatorNormRegularizer,
     frobenius_norm,
     operator_norm,
-    spectral_radius,
 )
 from ..lab import recipes
 from ..lab.config import TrainConfig
@@ -30,6 +29,7 @@ from ..solvers import Anderson
 from .comparison import save_figures
 from .estimators import TrainingStep, cpu_seconds
 from .result import Claim, PaperResult, write_csv
+from .study import measure_radius
 from .tables import Column, markdown_table
 from .variant import SEEDS, Averages
 
@@ -106,17 +106,14 @@ def measure(model: ConvDEQ) -> dict[str, float | None]:
     # A few samples tell enough of the Jacobian, which is expensive.
     some = Equilibrium.at(eq.f, eq.z[:16], *(tensor[:16] for tensor in eq.inputs))
     generator = torch.Generator().manual_seed(0)
-    radius, sigma = spectral_radius(some, generator=generator), operator_norm(some, generator=generator)
+    radius, sigma = measure_radius(some, generator), operator_norm(some, generator=generator)
     norm = frobenius_norm(some, num_probes=32, generator=generator)
-    error, unknown = radius.mean_error()
     return {
         "validation_accuracy": validation_accuracy,
         "validation_evals": validation_evals,
         "accuracy": accuracy,
         "evals": evals,
-        "spectral_radius": float(radius.value.mean()),
-        "spectral_radius_error": error,
-        "spectral_radius_unknown": unknown,
+        **radius,
         "operator_norm": float(sigma.value.mean()),
         "operator_norm_error": sigma.mean_error()[0],
         "frobenius_norm": float(norm.value.mean()),

@@ -1,7 +1,6 @@
 """Section 5.5: a convolutional cell needs as many evaluations as it takes to see the whole image."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,16 +15,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..adjoints import Implicit
-from ..equilibrium import ConvergenceWarning, Equilibrium
-from ..jacobian import jacobian_penalty, spectral_radius
+from ..equilibrium import Equilibrium
+from ..jacobian import jacobian_penalty
 from ..lab.recipes.registry import Scale
 from ..lab.report.style import GRAY, HEIGHT, WIDTH, look, styled, use_log_scale
 from ..lab.seeds import derive_generator, derive_seed
 from ..models import AbstractEquilibriumModel
 from ..nn import DEQ
-from ..solvers import GMRES, AbstractSolver, Anderson, Picard
+from ..solvers import GMRES, Anderson, Picard
 from .comparison import save_figures
 from .result import Claim, PaperResult, Source, write_csv
+from .study import fit, mean_evals, measure_radius, over_seeds
 from .tables import Column, markdown_table
 from .variant import SEEDS, Averages
 
@@ -118,20 +118,17 @@ def train(arm: Arm, seed: int, *, num_steps: int = NUM_STEPS) -> PixelDEQ:
     torch.manual_seed(derive_seed(seed, "initialization"))
     model = PixelDEQ()
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
-    with warnings.catch_warnings():
-        # A solve that falls short is a part of what is compared.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        for step in range(num_steps):
-            generator = derive_generator(seed, "images", step)
-            x, y = draw_images(BATCH_SIZE, arm.size, generator)
-            output, eq = model.solve(x)
-            loss = F.cross_entropy(output, y) + arm.gamma * jacobian_penalty(eq, generator=generator)
-            for group in optimizer.param_groups:
-                group["lr"] = LEARNING_RATE * (1 + math.cos(math.pi * step / num_steps)) / 2
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+
+    def loss(step: int) -> Tensor:
+        generator = derive_generator(seed, "images", step)
+        x, y = draw_images(BATCH_SIZE, arm.size, generator)
+        output, eq = model.solve(x)
+        return F.cross_entropy(output, y) + arm.gamma * jacobian_penalty(eq, generator=generator)
+
+    def rate(step: int) -> float:
+        return LEARNING_RATE * (1 + math.cos(math.pi * step / num_steps)) / 2
+
+    fit(model, optimizer, loss, rate=rate, num_steps=num_steps, max_grad_norm=1.0)
     return model
 
 
@@ -144,11 +141,6 @@ def measure(model: PixelDEQ, arm: Arm) -> dict[str, float | None]:
     """
     x, y = draw_images(16, arm.size, torch.Generator().manual_seed(arm.size))
 
-    def evals(solver: AbstractSolver) -> float:
-        stats = model.solve(x, solver=solver)[1].stats
-        assert stats is not None
-        return float(stats.num_evals.double().mean())
-
     accuracies = {}
     z, inputs = model.encode(x)
     for number in range(1, BUDGETS[-1] + 1):
@@ -158,16 +150,12 @@ def measure(model: PixelDEQ, arm: Arm) -> dict[str, float | None]:
     best = accuracies[BUDGETS[-1]]
     some = Equilibrium.at(model.layer.cell, z[:8], *(tensor[:8] for tensor in inputs))
     generator = torch.Generator().manual_seed(0)
-    radius = spectral_radius(some, generator=generator)
-    error, unknown = radius.mean_error()
     return {
-        "picard_evals": evals(Picard(max_evals=_LIMIT, tol=1e-3)),
-        "anderson_evals": evals(Anderson(max_evals=_LIMIT, tol=1e-3)),
+        "picard_evals": mean_evals(model, x, Picard(max_evals=_LIMIT, tol=1e-3)),
+        "anderson_evals": mean_evals(model, x, Anderson(max_evals=_LIMIT, tol=1e-3)),
         "accuracy": best,
         "enough_evals": float(next(budget for budget in BUDGETS if accuracies[budget] >= best - 0.01)),
-        "spectral_radius": float(radius.value.mean()),
-        "spectral_radius_error": error,
-        "spectral_radius_unknown": unknown,
+        **measure_radius(some, generator),
         "jacobian_norm": float(jacobian_penalty(some, num_probes=8, generator=generator)),
         **{f"accuracy_{budget}": value for budget, value in accuracies.items()},
     }
@@ -281,14 +269,8 @@ class _ReceptiveField(PaperResult[Summary]):
     rows_key = "arms"
 
     def measure(self, runs: Mapping[str, Path], folder: Path, scale: Scale) -> Summary:
-        arms, rows, models = [], [], {}
-        for arm in ARMS:
-            measured = []
-            for seed in SEEDS:
-                model = models[arm, seed] = train(arm, seed)
-                measured.append(measure(model, arm))
-                rows.append({**vars(arm), "seed": seed, **measured[-1]})
-            arms.append(ArmSummary.over(measured, **vars(arm)))
+        models = {(arm, seed): train(arm, seed) for arm in ARMS for seed in SEEDS}
+        arms, rows = over_seeds(ArmSummary, ARMS, lambda arm, seed: measure(models[arm, seed], arm))
         write_csv(folder / "runs.csv", rows)
         torch.manual_seed(0)
         summary = Summary(distances=spread(PixelDEQ().double(), 128, 24), arms=arms)
