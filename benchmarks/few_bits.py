@@ -350,13 +350,13 @@ def draw(numbers: dict[str, Any]) -> None:
             curves = [[numbers[f"{weight}/{seed}"][f"{bits} bits"][factor] for bits in places] for seed in SEEDS]
             for curve in curves:
                 axes.plot(places, curve, color=color, linewidth=0.8, alpha=0.4)
-            label = "with the penalty" if weight else "without it"
+            label = "with the penalty" if weight else "without the penalty"
             means = [mean(values) for values in zip(*curves, strict=True)]
             axes.plot(places, means, color=color, linewidth=2, marker="o", markersize=3.5, label=label)
         axes.set_title(
             "at the training depth" if factor == "1" else f"at {factor} times the training depth", fontsize=10
         )
-        axes.set_xlabel("bits of a weight")
+        axes.set_xlabel("bits per weight")
         axes.set_xticks(places)
         axes.invert_xaxis()
         axes.spines[["top", "right"]].set_visible(False)

@@ -48,9 +48,6 @@ class Outsider(AbstractEquilibriumModel):
         widths: tuple[int, ...] = (3, 5)
         num_classes: int = 2
 
-        def build(self):
-            return Outsider(self)
-
     def __init__(self, config=None, *, solver=TIGHT, **fields):
         super().__init__()
         self.config = Outsider.Config.resolve(config, fields)

@@ -58,9 +58,6 @@ class Mine(AbstractEquilibriumModel):
         names: tuple[str, ...] = ("a", "b")
         note: str | None = None
 
-        def build(self):
-            return Mine(self)
-
     def __init__(self, config):
         super().__init__()
         self.config = config

@@ -22,6 +22,8 @@ PHRASES = {
 """What one sample does, and what several do."""
 SLOW = 0.95
 """Rate from which on convergence is called slow."""
+TELLING = 0.7
+"""Area under the curve (AUC) from which on the residual is said to tell right answers from wrong ones."""
 _PENALTY = 'JacobianRegularizer(weight=0.3, estimator="difference")'
 
 
@@ -118,14 +120,14 @@ def _notes(diagnosis: Diagnosis) -> str:
     is_slow = settles & (diagnosis.rate > SLOW) & ~diagnosis.is_transient
     notes = []
     if bool(is_slow.any()):
-        notes.append(f"slow but steady: {int(is_slow.sum())}")
+        notes.append(f"{int(is_slow.sum())} settle slowly but steadily")
     if bool(diagnosis.is_transient.any()):
-        notes.append(f"long growth before settling, far from normal: {int(diagnosis.is_transient.sum())}")
+        notes.append(f"{int(diagnosis.is_transient.sum())} grow long before they settle (J is far from normal)")
     if bool(diagnosis.is_unstable.any()):
-        notes.append(f"hidden growth, found by a nudge: {int(diagnosis.is_unstable.sum())}")
+        notes.append(f"{int(diagnosis.is_unstable.sum())} seem to rest, but a push of 1% drives them away")
     num_open = int((~diagnosis.is_certain).sum())
     if num_open:
-        notes.append(f"extrapolated, more evaluations decide: {num_open}")
+        notes.append(f"{num_open} uncertain, as more evaluations might change the verdict")
     return "; ".join(notes)
 
 
@@ -210,7 +212,8 @@ def _confidence(diagnosis: Diagnosis) -> str:
     if diagnosis.confidence is None:
         return ""
     where = "the end" if diagnosis.training_depth is None else str(diagnosis.training_depth)
-    return f"AUC {diagnosis.confidence:.2f}: the residual at {where} tells right from wrong (0.5 by chance)"
+    tells = "tells" if diagnosis.confidence >= TELLING else "does not tell"
+    return f"AUC {diagnosis.confidence:.2f} (0.5 is chance): the residual at {where} {tells} right from wrong"
 
 
 def _causality(diagnosis: Diagnosis) -> str:
@@ -234,13 +237,23 @@ def advice(diagnosis: Diagnosis) -> str:
         return f"feed the input in at every step: one evaluation does not depend on it{stop}"
     if diagnosis.settles:
         return _advice_where_it_settles(diagnosis)
-    if effect in ("keeps", "helps"):
+    if effect in ("keeps", "helps") and not _is_past_its_best(diagnosis):
         return f"watch the {diagnosis.metric_name}, not the residual: answers hold although not all states settle"
     if diagnosis.radius is None and "differentiated" in diagnosis.radius_missing:
         return f"nothing that needs a derivative can be had here{stop}, or damp the step, z + (f(z) - z) / 2"
     if is_adding(diagnosis):
         return f"tune steadeq.nn.Normalized(block) with {_PENALTY}{stop}: it adds to its state"
     return f"tune with {_PENALTY}{stop}"
+
+
+def _is_past_its_best(diagnosis: Diagnosis) -> bool:
+    """Return whether the score was clearly better before the training depth, and is not any more at the end."""
+    depth, metric = diagnosis.best_depth, diagnosis.metric
+    if depth is None or metric is None or diagnosis.effect_from(depth) != "hurts":
+        return False
+    best, last = float(metric[depth].mean()), float(metric[-1].mean())
+    # The best of many scores is a little better than the others by chance.
+    return not abs(best - last) <= 0.05 * abs(best)
 
 
 def is_adding(diagnosis: Diagnosis) -> bool:

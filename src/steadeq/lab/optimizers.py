@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from abc import ABC
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -17,6 +17,9 @@ from .._internal.validation import check_count, check_not_negative, check_positi
 @dataclass(frozen=True, kw_only=True)
 class AbstractOptimizer(ABC):
     """How parameters are updated; one subclass for each method."""
+
+    optimizer_class: ClassVar[Callable[..., torch.optim.Optimizer]]
+    """What `build` calls."""
 
     learning_rate: float = 1e-3
     """Largest learning rate, which is reached at the end of the warm-up."""
@@ -40,9 +43,11 @@ class AbstractOptimizer(ABC):
         if self.max_grad_norm is not None:
             check_positive("max_grad_norm", self.max_grad_norm)
 
-    @abstractmethod
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimizer; its learning rate is set at each step."""
+        """Return the optimizer, which takes the fields of subclasses by name; its learning rate is set at each step."""
+        common = {field.name for field in fields(AbstractOptimizer)}
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in common}
+        return self.optimizer_class(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, **own)
 
     def rate(self, step: int, num_steps: int) -> float:
         """Return the learning rate of a step (counted from 0), in closed form.
@@ -66,6 +71,8 @@ class AbstractOptimizer(ABC):
 class Adam(AbstractOptimizer):
     """Adam (Kingma and Ba, 2015)."""
 
+    optimizer_class = torch.optim.Adam
+
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of Adam's running means of the gradient and of its square."""
 
@@ -74,21 +81,19 @@ class Adam(AbstractOptimizer):
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas is {self.betas}; both must be in [0, 1).")
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas)
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas)
+    optimizer_class = torch.optim.AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(AbstractOptimizer):
     """Stochastic gradient descent with momentum."""
+
+    optimizer_class = torch.optim.SGD
 
     momentum: float = 0.9
     """Momentum: the share of the last update that goes into the next; 0 for plain gradient descent."""
@@ -101,12 +106,3 @@ class SGD(AbstractOptimizer):
             raise ValueError(f"momentum is {self.momentum}; it must be in [0, 1).")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov is True; it needs some momentum.")
-
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(
-            parameters,
-            lr=self.learning_rate,
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .._internal.trees import leaves
 from .._internal.validation import check_count, suggestion
-from ..adjoints import AbstractAdjoint, Reversible
+from ..adjoints import AbstractAdjoint
 from ..equilibrium import Equilibrium, SolveStats, Status
 from ..nn import DEQ, cached_parameters, hold_masks
 from ..solvers import AbstractSolver
@@ -24,19 +24,17 @@ _C = TypeVar("_C", bound="AbstractModelConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbstractModelConfig(ABC):
+class AbstractModelConfig:
     """The sizes of a model, from which it can be built.
 
     Fields are numbers, strings, booleans, None or tuples of them, so that a config can be written to a file. Lists are
     taken as tuples.
 
     Example:
-        >>> class Affine(nn.Module):
+        >>> class Affine(PretrainedModel):
         ...     @dataclass(frozen=True, kw_only=True)
         ...     class Config(AbstractModelConfig):
         ...         features: int = 4
-        ...         def build(self):
-        ...             return Affine(self)
         ...     def __init__(self, config=None, **fields):
         ...         super().__init__()
         ...         self.config = Affine.Config.resolve(config, fields)
@@ -49,6 +47,9 @@ class AbstractModelConfig(ABC):
         torch.Size([2, 3])
     """
 
+    model_class: ClassVar[Callable[..., nn.Module]]
+    """The model that is built, filled in by `PretrainedModel`."""
+
     def __post_init__(self) -> None:
         """Turn lists into tuples; configs that check their fields call this first."""
         for field in dataclasses.fields(self):
@@ -56,9 +57,14 @@ class AbstractModelConfig(ABC):
             if isinstance(value, list):
                 object.__setattr__(self, field.name, tuple(value))
 
-    @abstractmethod
     def build(self) -> nn.Module:
-        """Return the model, freshly initialized."""
+        """Return the model, freshly initialized: of the `PretrainedModel` in whose body the config is defined.
+
+        Configs of other modules override it.
+        """
+        if not hasattr(self, "model_class"):
+            raise NotImplementedError(f"{type(self).__qualname__} is in no PretrainedModel and has no `build`.")
+        return self.model_class(self)
 
     @classmethod
     def resolve(cls: type[_C], config: _C | None, fields: dict[str, Any]) -> _C:
@@ -205,9 +211,9 @@ class AbstractEquilibriumModel(PretrainedModel, ABC):
         adjoint: AbstractAdjoint | None,
         states_at: Sequence[int] = (),
     ) -> Equilibrium:
-        # Reversible evaluates the cell once more in its backward pass, when nothing is cached any more.
-        is_cached = not isinstance(adjoint or self.layer.adjoint, Reversible)
-        with cached_parameters(self.layer.cell) if is_cached else nullcontext():
+        # Where backward passes evaluate the cell again, nothing is cached any more.
+        retraces = (adjoint or self.layer.adjoint).retraces
+        with nullcontext() if retraces else cached_parameters(self.layer.cell):
             return self.layer.solve(*inputs, z0=z0, solver=solver, adjoint=adjoint, states_at=states_at)
 
     def _unroll_layer(self, z0: Any, inputs: tuple[Any, ...], depth: int) -> Equilibrium:

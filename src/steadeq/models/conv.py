@@ -90,10 +90,6 @@ class ConvDEQ(AbstractEquilibriumModel):
                 if width % self.groups:
                     raise ValueError(f"{name} is {width}; it must be a multiple of groups ({self.groups}).")
 
-        def build(self) -> ConvDEQ:
-            """Return the model, freshly initialized."""
-            return ConvDEQ(self)
-
     def __init__(
         self,
         config: ConvDEQ.Config | None = None,

@@ -62,10 +62,6 @@ class DenseNet(PretrainedModel):
             if not 0 < self.compression <= 1:
                 raise ValueError(f"compression is {self.compression!r}; it must be in (0, 1].")
 
-        def build(self) -> DenseNet:
-            """Return the model, freshly initialized."""
-            return DenseNet(self)
-
     def __init__(self, config: DenseNet.Config | None = None, **fields: Any) -> None:
         super().__init__()
         self.config = config = DenseNet.Config.resolve(config, fields)

@@ -169,24 +169,6 @@ _PRESETS: dict[str, AbstractModelConfig] = {
     "modern/wt2-cpu": EquilibriumTransformer.Config(**_MODERN_WT2_CPU),
     "stacked-modern/wt2-cpu": StackedTransformer.Config(**_MODERN_WT2_CPU, depth=6),
 }
-_MODELS: dict[type[AbstractModelConfig], type[nn.Module]] = {
-    model.Config: model
-    for model in (
-        ConvDEQ,
-        DEQTransformerLM,
-        DenseNet,
-        EquilibriumTransformer,
-        LoopedConv,
-        MDEQClassifier,
-        MDEQSegmenter,
-        MonotoneDEQ,
-        ResNet,
-        StackedTransformer,
-        TiedTransformer,
-        ToyDEQ,
-        TransformerXL,
-    )
-}
 
 
 def available() -> tuple[str, ...]:
@@ -236,4 +218,4 @@ def create(name: str, **overrides: Any) -> nn.Module:
         ToyDEQ.Config(hidden=10)
     """
     config = preset(name)
-    return _MODELS[type(config)](config, **overrides)
+    return config.model_class(config, **overrides)

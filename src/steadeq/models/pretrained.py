@@ -38,8 +38,8 @@ _M = TypeVar("_M", bound="PretrainedModel")
 class PretrainedModel(nn.Module):
     """A model that can be saved to a folder and loaded from one.
 
-    A subclass needs a class `Config`, an `AbstractModelConfig` whose `build` returns the model, and keeps the config
-    that it was built from as `config`.
+    A subclass defines its `Config`, an `AbstractModelConfig`, in its body, and keeps the config that it was built from
+    as `config`. Its constructor takes a config first.
 
     Example:
         >>> from steadeq.models import ToyDEQ
@@ -53,6 +53,11 @@ class PretrainedModel(nn.Module):
 
     config: Any
     """The sizes."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "Config" in vars(cls):
+            vars(cls)["Config"].model_class = cls
 
     def save_pretrained(self, folder: Path | str, *, card: str = "") -> None:
         """Write config.json, model.safetensors and a model card; a model that was saved there before is replaced.

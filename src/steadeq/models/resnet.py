@@ -81,10 +81,6 @@ class ResNet(PretrainedModel):
                     f"blocks is {self.blocks} and widths is {self.widths}; they must have one entry for each stage."
                 )
 
-        def build(self) -> ResNet:
-            """Return the model, freshly initialized."""
-            return ResNet(self)
-
     def __init__(self, config: ResNet.Config | None = None, **fields: Any) -> None:
         super().__init__()
         self.config = config = ResNet.Config.resolve(config, fields)

@@ -66,10 +66,6 @@ class ToyDEQ(AbstractEquilibriumModel):
             super().__post_init__()
             check_count("hidden", self.hidden)
 
-        def build(self) -> ToyDEQ:
-            """Return the model, freshly initialized."""
-            return ToyDEQ(self)
-
     def __init__(
         self,
         config: ToyDEQ.Config | None = None,

@@ -21,7 +21,7 @@ from ..lab.runner import complete_runs
 from ..lab.serialization import command_line
 from ..lab.terminal import Work, answer, note
 from ..lab.train.display import choose_display
-from . import RESULTS
+from .catalog import RESULTS
 from .pages import write_pages
 from .planned import PlannedRun, plan_runs, together
 from .result import HARDWARE, PaperResult, Verdict, count, results_folder, tally
@@ -51,6 +51,8 @@ class Arguments:
     """Train nothing; make the tables and figures from the finished runs, and list the runs that are missing."""
     dry_run: bool = False
     """Only list the runs, how far each of them is, and how many core-hours are left."""
+    quick: bool = False
+    """Make a small part of a result that takes hours, in minutes and in a folder of its own inside --out."""
     judge_only: bool = False
     """Only judge the claims again from the numbers in --out, without opening any run."""
 
@@ -94,6 +96,11 @@ def run(arguments: Sequence[str]) -> int:
                 if chosen[0].scales == ("cpu",)
                 else f"There is no {given.name} at the scale {given.scale}; --scale can be {known}."
             )
+    if given.quick:
+        parts = [result.quick() for result in chosen]
+        chosen = [part for part in parts if part is not None]
+        if not chosen:
+            raise InputError(f"{given.name} has no part that is quick; leave out --quick.")
     if given.judge_only:
         for result in chosen:
             folder = results_folder(given.out, result.name, given.scale)

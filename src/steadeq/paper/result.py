@@ -173,6 +173,10 @@ class PaperResult(ABC, Generic[S]):
         """Return the claim of an id."""
         return {claim.id: claim for claim in self.claims}[id]
 
+    def quick(self) -> "PaperResult[Any] | None":
+        """Return a small part of it under a name of its own, which takes minutes; None if there is none."""
+        return None
+
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
         """Return the runs that it needs, by the names of their folders."""
         return {}

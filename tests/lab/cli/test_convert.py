@@ -329,7 +329,7 @@ def test_a_run_is_evaluated_on_its_own_data_with_a_solver_of_choice(home, capfd)
 def test_every_snippet_of_the_page_for_users_of_the_official_code_runs(checkpoint, home, capfd):
     page = (Path(__file__).parents[3] / "docs" / "coming-from.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(\w*)\n(.*?)```", page, flags=re.DOTALL)
-    assert [language for language, _ in blocks] == ["python", "", "", "python"]
+    assert [language for language, _ in blocks] == ["python", "", ""]
     write_cifar(home / "data" / "cifar-10-batches-bin", num_images=10)
     # The tokens of the language model of the parity test: 598 words, unknown words, and the ends of lines.
     text = " ".join(f"w{i}" for i in range(598)) + " "

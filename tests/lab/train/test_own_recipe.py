@@ -132,9 +132,6 @@ class Deep(AbstractEquilibriumModel):
         width: int = 6
         """Number of features of the state."""
 
-        def build(self) -> Deep:
-            return Deep(self)
-
     def __init__(self, config: Deep.Config) -> None:
         super().__init__()
         self.encoder = nn.Linear(3, config.width)

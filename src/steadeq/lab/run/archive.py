@@ -13,7 +13,9 @@ from ..errors import InputError
 from ..files import write_atomically
 from .record import RunRecord, sessions_to_json
 
-FILES = ("config.json", "metrics.jsonl", "evaluation.json", "costs.json")
+BEYOND_FILE = "beyond.json"
+"""What is measured beyond the depth and the size of training, where it is."""
+FILES = ("config.json", "metrics.jsonl", "evaluation.json", "costs.json", BEYOND_FILE)
 """What is kept as it is, where it is there; of environment.json, all but the arguments of the command line."""
 _PLACE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]|file:")
 """How the name of a place on a machine begins."""

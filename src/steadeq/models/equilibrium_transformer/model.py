@@ -174,10 +174,6 @@ class EquilibriumTransformer(AbstractEquilibriumModel):
             super().__post_init__()
             check_cell(num_blocks=self.num_blocks, injection=self.injection, relaxation=self.relaxation)
 
-        def build(self) -> EquilibriumTransformer:
-            """Return the model, freshly initialized."""
-            return EquilibriumTransformer(self)
-
     def __init__(
         self,
         config: EquilibriumTransformer.Config | None = None,
@@ -242,10 +238,6 @@ class StackedTransformer(PretrainedModel):
         def __post_init__(self) -> None:
             super().__post_init__()
             check_count("depth", self.depth)
-
-        def build(self) -> StackedTransformer:
-            """Return the model, freshly initialized."""
-            return StackedTransformer(self)
 
     def __init__(self, config: StackedTransformer.Config | None = None, **fields: Any) -> None:
         super().__init__()

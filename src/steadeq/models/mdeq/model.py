@@ -75,10 +75,6 @@ class MDEQ(AbstractEquilibriumModel):
                         "half of it."
                     )
 
-        def build(self) -> nn.Module:
-            """Return the model, freshly initialized."""
-            return MDEQ(self)
-
     def __init__(
         self,
         config: MDEQ.Config | None = None,
@@ -190,10 +186,6 @@ class MDEQClassifier(_AbstractMDEQWithHead):
                     f"{len(self.channels)} scales of channels."
                 )
 
-        def build(self) -> MDEQClassifier:
-            """Return the model, freshly initialized."""
-            return MDEQClassifier(self)
-
     def __init__(
         self,
         config: MDEQClassifier.Config | None = None,
@@ -249,10 +241,6 @@ class MDEQSegmenter(_AbstractMDEQWithHead):
                 check_count(name, getattr(self, name))
             if self.kernel_size % 2 == 0:
                 raise ValueError(f"kernel_size is {self.kernel_size}; it must be odd.")
-
-        def build(self) -> MDEQSegmenter:
-            """Return the model, freshly initialized."""
-            return MDEQSegmenter(self)
 
     def __init__(
         self,

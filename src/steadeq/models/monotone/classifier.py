@@ -85,10 +85,6 @@ class MonotoneDEQ(AbstractEquilibriumModel):
                 raise ValueError(f"image_size is {self.image_size}; the decoder needs at least {_POOL}.")
             check_halvings("image_size", self.image_size, len(self.tiers))
 
-        def build(self) -> MonotoneDEQ:
-            """Return the model, freshly initialized."""
-            return MonotoneDEQ(self)
-
     def __init__(
         self,
         config: MonotoneDEQ.Config | None = None,

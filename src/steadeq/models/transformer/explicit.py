@@ -54,10 +54,6 @@ class TransformerXL(PretrainedModel):
             super().__post_init__()
             check_count("num_layers", self.num_layers)
 
-        def build(self) -> TransformerXL:
-            """Return the model, freshly initialized."""
-            return TransformerXL(self)
-
     def __init__(self, config: TransformerXL.Config | None = None, **fields: Any) -> None:
         super().__init__()
         self.config = config = TransformerXL.Config.resolve(config, fields)
@@ -120,10 +116,6 @@ class TiedTransformer(PretrainedModel):
         def __post_init__(self) -> None:
             super().__post_init__()
             check_count("depth", self.depth)
-
-        def build(self) -> TiedTransformer:
-            """Return the model, freshly initialized."""
-            return TiedTransformer(self)
 
     def __init__(self, config: TiedTransformer.Config | None = None, **fields: Any) -> None:
         super().__init__()

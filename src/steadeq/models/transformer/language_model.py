@@ -138,10 +138,6 @@ class DEQTransformerLM(AbstractEquilibriumModel):
     class Config(AbstractTransformerConfig):
         """The equilibrium of one Transformer cell."""
 
-        def build(self) -> nn.Module:
-            """Return the model, freshly initialized."""
-            return DEQTransformerLM(self)
-
     def __init__(
         self,
         config: DEQTransformerLM.Config | None = None,
