@@ -404,7 +404,7 @@ MUTANTS = (
     ),
     Mutant(
         name="sentences of any length",
-        file="_internal/codec.py",
+        file="codec.py",
         old="return text if len(text) <= most else",
         new="return text if True else",
         tests=(f"{_PRETRAINED}::test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory",),
