@@ -3,6 +3,8 @@ import signal
 import pytest
 import torch
 
+import steadeq.paper  # noqa: F401 (as the command does, so that the lab has its recipes and figures)
+
 torch.set_num_threads(1)
 # Started in the background, as by `nohup make test &`, tests and what they start would ignore these.
 signal.signal(signal.SIGINT, signal.default_int_handler)

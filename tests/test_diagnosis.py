@@ -650,6 +650,11 @@ def test_settling_and_helping_are_two_things():
     assert not right.settles
     assert right.effect == "keeps"
     assert right.advice.startswith("watch the metric, not the residual")
+    # Answers that were right before the training depth, and wrong from there on, do not hold.
+    late = told(lambda z, x: z + x, z, x, metric=lambda z: z.norm(dim=1) < 10, training_depth=64)
+    assert late.effect == "keeps"
+    assert late.best_depth < 8
+    assert late.advice.startswith("tune steadeq.nn.Normalized(block)")
     assert diagnose(lambda z, x: 0.5 * z + x, z, x, metric=lambda z: z.sum(dim=1)).effect == "helps"
     assert diagnose(lambda z, x: 0.5 * z + x, z, x).effect is None
 

@@ -384,6 +384,14 @@ class TestStateWrittenOver:
             fixed_point(self.writing(how, begin), torch.zeros(4, 3), torch.randn(4, 3), solver=solver)
 
     @torch.no_grad()
+    @pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 1.0), (torch.float32, 1e-25)])
+    @pytest.mark.parametrize("how", ["copy", "aside"])
+    def test_is_refused_too_where_f_sees_a_copy(self, how, dtype, size):
+        x = size * torch.randn(4, 3, dtype=dtype)
+        with pytest.raises(ValueError, match=r"in place|wrote its result"):
+            fixed_point(self.writing(how, 3), torch.zeros(4, 3, dtype=dtype), x, solver=Picard(damping=0.5, tol=1e-6))
+
+    @torch.no_grad()
     def test_is_refused_too_where_only_the_start_comes_from_inference_mode(self):
         with torch.inference_mode():
             z0 = torch.zeros(4, 3)

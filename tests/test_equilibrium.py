@@ -1,6 +1,7 @@
 """What a solve returns: the map, the state, the inputs, and how it went."""
 
 import gc
+import sys
 import weakref
 
 import pytest
@@ -15,11 +16,13 @@ from steadeq import (
     Anderson,
     Broyden,
     ConvergenceError,
+    ConvergenceWarning,
     Equilibrium,
     JacobianRegularizer,
     Picard,
     SolveStats,
     Status,
+    diagnose,
     fixed_point,
     frobenius_norm,
     jacobian_penalty,
@@ -176,6 +179,34 @@ def test_recurrent_cells_which_take_the_input_first_are_refused_wherever_they_ar
             give()
 
 
+@pytest.mark.parametrize(
+    ("f", "message"),
+    [
+        (torch.zeros(2, 3), r"^f is a Tensor; it must be a function or a module"),
+        (nn.Tanh, r"^f is <class .*Tanh'>; it must be .*Create one first, as in Tanh\(\.\.\.\)\.$"),
+        (nn.GRU(3, 3), r"^GRU reads a whole sequence.*Use GRUCell"),
+        (nn.TransformerEncoderLayer(2, 1), r"takes a mask as its second argument.*`self\.layer\(z \+ x\)`\.$"),
+        (
+            DEQ(nn.Linear(3, 3)),
+            r"^f is a layer that solves for a state of its own, a DEQ.*pass the map itself, `layer\.cell`\.$",
+        ),
+    ],
+)
+def test_what_is_no_map_is_refused_wherever_it_is_given(f, message):
+    z, x = torch.zeros(2, 3), torch.ones(2, 3)
+    for give in (fixed_point, Equilibrium.at, diagnose):
+        with pytest.raises(TypeError, match=message):
+            give(f, z, x)
+
+
+def test_a_layer_that_takes_the_state_as_an_input_is_a_map():
+    class Inner(nn.Module):
+        def forward(self, w, z, x):
+            return 0.2 * torch.tanh(w + z) + x
+
+    assert fixed_point(DEQ(Inner()), torch.zeros(2, 3), torch.ones(2, 3)).stats.converged.all()
+
+
 def test_a_recurrent_cell_with_a_forward_of_its_own_is_taken():
     class StateFirst(nn.GRUCell):
         def forward(self, z, x):
@@ -211,6 +242,27 @@ def test_a_module_without_room_for_the_inputs_is_refused_in_a_sentence():
 def test_a_class_instead_of_a_cell_is_refused():
     with pytest.raises(TypeError, match=r"cell is <class .*Tanh'>; it must be a module"):
         DEQ(nn.Tanh)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
+def test_an_input_of_another_shape_than_the_state_is_explained():
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as caught:
+        DEQ(TanhCell(3))(torch.ones(2, 5))
+    assert "zeros like the first input, torch.float32 of shape (2, 5)" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("x", "found"), [(torch.ones(2, 3, dtype=torch.long), r"torch\.int64 of shape \(2, 3\)"), ([1.0], "float")]
+)
+def test_an_input_that_no_state_can_be_like_is_refused(x, found):
+    with pytest.raises(TypeError, match=rf"zeros like the first input, but that is {found}; pass floating-point"):
+        DEQ(TanhCell(3))(x)
+
+
+def test_the_advice_of_a_warning_fits_the_status():
+    x = torch.full((2, 3), torch.nan, dtype=torch.float64)
+    with pytest.warns(ConvergenceWarning, match=r"by Anderson\(max_evals=30, tol=0\.001\) .*check the inputs"):
+        DEQ(TanhCell(3))(x)
 
 
 @pytest.mark.parametrize(

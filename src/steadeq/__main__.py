@@ -9,6 +9,7 @@ def run() -> int:
         from steadeq.lab.cli.leaving import LeavingAtOnce, StoppingOnce
 
         with LeavingAtOnce():
+            import steadeq.paper  # noqa: F401 (adds its command, recipes and figures)
             from steadeq.lab.cli.main import main
 
         with StoppingOnce():

@@ -179,14 +179,44 @@ class BackwardRecord:
         self._stats = replace(stats, is_backward=True)
 
 
+def not_a_map(name: str, value: Any, expected: str) -> str:
+    """Return the sentence about what was passed instead of a map."""
+    found = f"a {type(value).__name__}" if isinstance(value, Tensor) else repr(value)
+    hint = f" Create one first, as in {value.__name__}(...)." if isinstance(value, type) else ""
+    return f"{name} is {found}; it must be {expected} that maps (z, *inputs) to a new z.{hint}"
+
+
 def check_map(f: Any, num_inputs: int = 0) -> None:
     """Refuse a map that does not take the state first, or does not take this number of inputs.
 
     Raises:
-        TypeError: f is a recurrent cell of PyTorch, which would run with state and input swapped, or a module with too
-            few arguments.
+        TypeError: f is not a map, or a module of PyTorch that would take the input for something else, or a module with
+            too few arguments.
     """
-    if getattr(type(f), "forward", None) in (nn.RNNCell.forward, nn.GRUCell.forward, nn.LSTMCell.forward):
+    if isinstance(f, type) or not callable(f):
+        raise TypeError(not_a_map("f", f, "a function or a module"))
+    forward = getattr(type(f), "forward", None)
+    inner = getattr(f, "cell", None)
+    if (
+        callable(getattr(f, "solve", None))
+        and isinstance(inner, nn.Module)
+        and num_inputs + 1 >= _room(type(inner).forward)
+    ):
+        raise TypeError(
+            f"f is a layer that solves for a state of its own, a {type(f).__name__}, and its cell takes no further "
+            "input; pass the map itself, `layer.cell`."
+        )
+    if forward in (nn.RNN.forward, nn.GRU.forward, nn.LSTM.forward):
+        raise TypeError(
+            f"{type(f).__name__} reads a whole sequence, but the map is one step, called as f(z, x). Use "
+            f"{type(f).__name__}Cell, in a module whose `forward(self, z, x)` returns `self.cell(x, z)`."
+        )
+    if num_inputs and forward in (nn.TransformerEncoderLayer.forward, nn.TransformerEncoder.forward):
+        raise TypeError(
+            f"{type(f).__name__} takes a mask as its second argument, where the map is called with an input. Wrap it "
+            "in a module whose `forward(self, z, x)` returns `self.layer(z + x)`."
+        )
+    if forward in (nn.RNNCell.forward, nn.GRUCell.forward, nn.LSTMCell.forward):
         raise TypeError(
             f"{type(f).__name__} takes the input first and the state second, but the map is called with the state "
             "first, as f(z, x). Wrap it in a function, `lambda z, x: cell(x, z)`, or, for DEQ, in a module whose "

@@ -15,7 +15,7 @@ from steadeq.lab.cli.completion import words_of
 from steadeq.lab.cli.main import COMMANDS, PrintableFormatter, main
 from steadeq.lab.data.catalog import CATALOG
 from steadeq.lab.terminal import Work
-from steadeq.paper import RESULTS
+from steadeq.paper.catalog import RESULTS
 
 
 class Screen(io.StringIO):

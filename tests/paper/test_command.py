@@ -11,7 +11,8 @@ from steadeq.lab.cli.arguments import parse_with_config
 from steadeq.lab.cli.main import main
 from steadeq.lab.cli.train import Arguments
 from steadeq.lab.serialization import differences
-from steadeq.paper import RESULTS, command
+from steadeq.paper import command
+from steadeq.paper.catalog import RESULTS
 from steadeq.paper.comparison import Comparison
 from steadeq.paper.result import HARDWARE, count
 from steadeq.paper.tables import Column

@@ -12,7 +12,7 @@ from steadeq.lab.errors import RunError
 from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.run.record import RunRecord
 from steadeq.lab.serialization import differences
-from steadeq.paper import RESULTS
+from steadeq.paper.catalog import RESULTS
 from steadeq.paper.comparison import Comparison, summarize
 from steadeq.paper.figure1 import FIGURE1, FIGURE1_CIFAR10
 from steadeq.paper.figure7 import FIGURE7

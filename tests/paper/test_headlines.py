@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from paper.made_up import row, summary
 
-from steadeq.paper import RESULTS, ablations
+from steadeq.paper import ablations
 from steadeq.paper.ablations import NOT_FOUND, Ablation, reason
+from steadeq.paper.catalog import RESULTS
 from steadeq.paper.comparison import Comparison
 from steadeq.paper.headlines import HEADLINES, of_paper
 from steadeq.paper.language import POST, POST_JR

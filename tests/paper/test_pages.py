@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from steadeq.lab.run.record import RunRecord
-from steadeq.paper import RESULTS
+from steadeq.paper.catalog import RESULTS
 from steadeq.paper.comparison import Comparison
 from steadeq.paper.headlines import HEADLINES
 from steadeq.paper.pages import Site, write_pages
@@ -39,11 +39,14 @@ def test_a_page_is_written_anew_in_a_checkout_and_nowhere_else(tmp_path):
         copy = tmp_path / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    figure = tmp_path / "results" / "fig5" / "on_no_page.png"
+    figure.touch()
     page = tmp_path / "docs" / "results" / "fig5.md"
     whole = page.read_text(encoding="utf-8")
     page.write_text(re.sub(r"(<!-- table -->).*(<!-- /table -->)", r"\1\n\2", whole, flags=re.DOTALL), encoding="utf-8")
     assert page.read_text(encoding="utf-8") != whole
     assert write_pages(tmp_path)
+    assert not figure.exists()
     assert page.read_text(encoding="utf-8") == whole
     assert (tmp_path / "results" / "claims.csv").read_text(encoding="utf-8") == CLAIMS.read_text(encoding="utf-8")
 
@@ -137,6 +140,10 @@ def test_pages_are_short(pages):
 def test_every_picture_on_a_page_is_there(path):
     for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / picture).is_file(), picture
+
+
+def test_every_figure_among_the_results_is_on_a_page():
+    assert not Site(ROOT).unshown_figures()
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)

@@ -11,7 +11,8 @@ from paper.test_comparisons import made_up_result, short, with_weight
 from steadeq.lab.cli.main import main
 from steadeq.lab.run.archive import archive_run
 from steadeq.lab.runner import run_state
-from steadeq.paper import RESULTS, command
+from steadeq.paper import command
+from steadeq.paper.catalog import RESULTS
 from steadeq.paper.planned import PlannedRun, plan_runs, together
 from steadeq.paper.table1 import TABLE1, add_times
 from steadeq.paper.table2 import TABLE2

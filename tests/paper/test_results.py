@@ -10,7 +10,7 @@ from paper.made_up import outcomes
 
 from steadeq.lab.run.archive import FILES
 from steadeq.lab.run.record import RunRecord, Spread, spread
-from steadeq.paper import RESULTS
+from steadeq.paper.catalog import RESULTS
 from steadeq.paper.figure5 import FIGURE5, GammaSummary
 from steadeq.paper.result import Source, Threshold, Verdict, count, results_folder, tally
 from steadeq.paper.variant import Averages

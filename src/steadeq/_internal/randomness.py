@@ -44,7 +44,9 @@ def check_steady(
     if norms:
         _warn(
             f"The cell has batch norm in training mode ({norms}), which makes the samples of a batch depend on each "
-            "other"
+            "other",
+            "Keep it out of the cell or in eval mode: in training mode it also updates its statistics at every "
+            "evaluation.",
         )
     image = point.fz.detach()
     change, size = departure(image, z, start, stats.residual)
@@ -59,22 +61,26 @@ def check_steady(
     if bool((torch.linalg.vector_norm(point.evaluate() - image, dim=1) > rounding).any()):
         dropouts = _in_training(cell, _DropoutNd)
         where = f" ({dropouts} in training mode)" if dropouts else ""
-        _warn(f"f is random between evaluations{where}, so that there is no fixed point to find")
+        _warn(
+            f"f is random between evaluations{where}, so that there is no fixed point to find",
+            "Instead of dropout, use steadeq.nn.VariationalDropout, which keeps one mask for a whole solve, or pass "
+            "random values as an input.",
+        )
     elif norms or not bool(is_off.any()):
         return stats
     elif point.layout.batch_dims and len(z) > 1 and are_coupled(point.vjp, z):
         raise ValueError(MISSED)
     else:
-        _warn("f returns something else at the final state than during the solve, as if it remembered earlier calls")
+        _warn(
+            "f returns something else at the final state than during the solve, as if it remembered earlier calls",
+            "Pass what it remembers as an input, or as a part of the state.",
+        )
     return correct(stats, image, z, is_off)
 
 
-def _warn(what: str) -> None:
+def _warn(what: str, advice: str) -> None:
     warnings.warn(
-        f"{what}, and the gradient does not belong to the returned state. Instead of dropout, use "
-        "steadeq.nn.VariationalDropout, which keeps one mask for a whole solve, or pass random values as an input. "
-        "Keep batch norm out of the cell or in eval mode: in training mode it also updates its statistics at every "
-        "evaluation.",
+        f"{what}, and the gradient does not belong to the returned state. {advice}",
         RandomnessWarning,
         stacklevel=1,
     )

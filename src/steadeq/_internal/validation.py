@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,16 @@ def check_count(name: str, value: Any, minimum: int = 1) -> None:
         raise TypeError(f"{name} is {value!r}; it must be an integer >= {minimum}.")
     if value < minimum:
         raise ValueError(f"{name} is {value}; it must be an integer >= {minimum}.")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Refuse what is not a number, such as text from a file of options.
+
+    Raises:
+        TypeError: The value is not a number.
+    """
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} is {value!r}; it must be a number.")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

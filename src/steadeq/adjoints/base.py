@@ -96,12 +96,26 @@ class AbstractAdjoint(ABC):
     records: ClassVar[bool] = False
     """Whether autograd records the steps of the solve themselves."""
 
+    retraces: ClassVar[bool] = False
+    """Whether backward passes evaluate the steps of the solve again."""
+
     def check_solver(self, solver: AbstractSolver) -> None:  # noqa: B027 (most go with every solver)
         """Raise a ValueError if the adjoint does not support the solver."""
 
     def with_solver(self, change: Callable[[AbstractLinearSolver], AbstractLinearSolver]) -> AbstractAdjoint:
         """Return the adjoint with another solver of its backward pass, made of its own; itself if it has none."""
         return self
+
+    def forward_solver(self, solver: AbstractSolver) -> AbstractSolver:
+        """Return the solver to use in the forward pass; a ValueError if the adjoint does not support the solver."""
+        self.check_solver(solver)
+        return solver
+
+    def steps_of(self, solver: AbstractSolver) -> int:
+        """Return how many evaluations lead to the state of a solve that spends its budget."""
+        # Where the steps themselves are differentiated, the last evaluation tells the residual of the state, and is no
+        # step, but in a loop.
+        return solver.max_evals - int((self.records or self.retraces) and not solver.returns_image)
 
     @abstractmethod
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
@@ -131,10 +145,6 @@ class AbstractLinearAdjoint(AbstractAdjoint):
             g: (B, D) gradient at the state.
             state: State of the forward method as it ended, for adjoints with `keeps_rows`.
         """
-
-    def forward_solver(self, solver: AbstractSolver) -> AbstractSolver:
-        """Return the solver to use in the forward pass."""
-        return solver
 
     def run(self, problem: Problem) -> tuple[Tensor, SolveStats, BackwardRecord]:
         """Solve, and attach the graph at the state if gradients are on."""
@@ -246,8 +256,13 @@ def warn_if_short(which: str, solver: AbstractLinearSolver, stats: SolveStats) -
         return
     statuses = ", ".join(Status(status).name for status in sorted(set(stats.status.tolist())) if status)
     if statuses:
+        name = f"{type(solver).__name__}(max_evals={solver.max_evals}, tol={solver.tol})"
+        advice = _ADVICE[which]
+        if statuses in (Status.NON_FINITE.name, Status.DIVERGED.name):
+            # A larger budget or tolerance does not help then.
+            advice = f"its gradients mean nothing. {Status[statuses].message}"
         warnings.warn(
-            f"A {which} solve by {solver} did not reach its tolerance ({statuses}), and {_ADVICE[which]}",
+            f"A {which} solve by {name} did not reach its tolerance ({statuses}), and {advice}",
             ConvergenceWarning,
             stacklevel=1,
         )

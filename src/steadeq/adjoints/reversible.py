@@ -49,6 +49,8 @@ class Reversible(AbstractAdjoint):
         1.11
     """
 
+    retraces = True
+
     def check_solver(self, solver: AbstractSolver) -> None:
         """Accept damped plain iteration only."""
         if not isinstance(solver, Picard) or solver.damping == 1:

@@ -52,9 +52,7 @@ class Unrolled(AbstractAdjoint):
     def _solve(self, problem: Problem) -> tuple[Tensor, SolveStats]:
         f, layout = problem.f if torch.is_grad_enabled() else problem.f_solve, problem.layout
         solver = problem.solver
-        # The last evaluation of the budget tells the residual of the state, and is no step, but in a loop.
-        num_steps = solver.max_evals - (0 if solver.returns_image else 1)
-        num_silent = 0 if self.last is None else max(num_steps - self.last, 0)
+        num_silent = 0 if self.last is None else max(self.steps_of(solver) - self.last, 0)
         z, stats, _ = problem.solve(
             problem.z0,
             f=f,

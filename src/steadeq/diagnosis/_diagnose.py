@@ -18,7 +18,7 @@ from .._internal.norms import row_norm
 from .._internal.trees import Layout, check_inputs, leaves, map_tensors
 from .._internal.unsupported import outside_of_graphs, refuse_vmap
 from .._internal.validation import check_count
-from ..equilibrium import Equilibrium
+from ..equilibrium import Equilibrium, check_map
 from ..jacobian import Estimate, spectral_radius
 from ..jacobian._products import Probes
 from ..solvers._map import RunningMap
@@ -94,6 +94,7 @@ def diagnose(
         >>> diagnosis.verdicts, diagnosis.period.tolist()
         ([<Verdict.CYCLES: 1>], [4])
     """
+    check_map(f, len(inputs))
     check_count("max_evals", max_evals, minimum=16)
     check_count("max_products", max_products, minimum=0)
     if training_depth is not None:

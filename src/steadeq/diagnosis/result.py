@@ -110,9 +110,13 @@ class Diagnosis:
 
         It counts from a hundredth of the score on, or from two standard errors if the samples have scores of their own.
         """
+        return self.effect_from(self.training_depth or 1)
+
+    def effect_from(self, depth: int) -> Literal["helps", "keeps", "hurts"] | None:
+        """Return the effect of iterating beyond a number of evaluations; see `effect`."""
         if self.metric is None:
             return None
-        before, after = self.metric[self.training_depth or 1], self.metric[-1]
+        before, after = self.metric[depth], self.metric[-1]
         change = float((after - before).mean())
         if not math.isfinite(change):
             return "hurts"

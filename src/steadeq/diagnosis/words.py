@@ -237,13 +237,23 @@ def advice(diagnosis: Diagnosis) -> str:
         return f"feed the input in at every step: one evaluation does not depend on it{stop}"
     if diagnosis.settles:
         return _advice_where_it_settles(diagnosis)
-    if effect in ("keeps", "helps"):
+    if effect in ("keeps", "helps") and not _is_past_its_best(diagnosis):
         return f"watch the {diagnosis.metric_name}, not the residual: answers hold although not all states settle"
     if diagnosis.radius is None and "differentiated" in diagnosis.radius_missing:
         return f"nothing that needs a derivative can be had here{stop}, or damp the step, z + (f(z) - z) / 2"
     if is_adding(diagnosis):
         return f"tune steadeq.nn.Normalized(block) with {_PENALTY}{stop}: it adds to its state"
     return f"tune with {_PENALTY}{stop}"
+
+
+def _is_past_its_best(diagnosis: Diagnosis) -> bool:
+    """Return whether the score was clearly better before the training depth, and is not any more at the end."""
+    depth, metric = diagnosis.best_depth, diagnosis.metric
+    if depth is None or metric is None or diagnosis.effect_from(depth) != "hurts":
+        return False
+    best, last = float(metric[depth].mean()), float(metric[-1].mean())
+    # The best of many scores is a little better than the others by chance.
+    return not abs(best - last) <= 0.05 * abs(best)
 
 
 def is_adding(diagnosis: Diagnosis) -> bool:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .._internal.trees import Layout
-from ..adjoints import AbstractAdjoint, Reversible
-from ..adjoints.base import AbstractLinearAdjoint
+from ..adjoints import AbstractAdjoint
 from ..equilibrium import Equilibrium
 from ..models import Predictions
 from ..nn import DEQ
@@ -108,13 +107,13 @@ class _StraightDEQ(nn.Module):
 
 def _solver_of(adjoint: AbstractAdjoint, solver: AbstractSolver) -> AbstractSolver:
     """Return the solver that a layer would use, or refuse it."""
-    if isinstance(adjoint, Reversible):
+    if adjoint.retraces:
         raise ExportError(
-            "A model with adjoint=Reversible() iterates differently and cannot be exported; give the model another "
-            "adjoint, such as Implicit(), or export a run that was trained with another one."
+            f"A model with adjoint={type(adjoint).__name__}() iterates differently and cannot be exported; give the "
+            "model another adjoint, such as Implicit(), or export a run that was trained with another one."
         )
     try:
-        chosen = adjoint.forward_solver(solver) if isinstance(adjoint, AbstractLinearAdjoint) else solver
+        chosen = adjoint.forward_solver(solver)
     except ValueError as error:
         raise ExportError(str(error)) from error
     if chosen.always_asks:

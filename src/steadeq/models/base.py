@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .._internal.trees import leaves
 from .._internal.validation import check_count, suggestion
-from ..adjoints import AbstractAdjoint, Reversible
+from ..adjoints import AbstractAdjoint
 from ..equilibrium import Equilibrium, SolveStats, Status
 from ..nn import DEQ, cached_parameters, hold_masks
 from ..solvers import AbstractSolver
@@ -211,9 +211,9 @@ class AbstractEquilibriumModel(PretrainedModel, ABC):
         adjoint: AbstractAdjoint | None,
         states_at: Sequence[int] = (),
     ) -> Equilibrium:
-        # Reversible evaluates the cell once more in its backward pass, when nothing is cached any more.
-        is_cached = not isinstance(adjoint or self.layer.adjoint, Reversible)
-        with cached_parameters(self.layer.cell) if is_cached else nullcontext():
+        # Where backward passes evaluate the cell again, nothing is cached any more.
+        retraces = (adjoint or self.layer.adjoint).retraces
+        with nullcontext() if retraces else cached_parameters(self.layer.cell):
             return self.layer.solve(*inputs, z0=z0, solver=solver, adjoint=adjoint, states_at=states_at)
 
     def _unroll_layer(self, z0: Any, inputs: tuple[Any, ...], depth: int) -> Equilibrium:

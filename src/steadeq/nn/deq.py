@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .._fixed_point import check_methods, fixed_point
-from .._internal.trees import map_tensors
+from .._internal.trees import leaves, map_tensors
 from .._internal.unsupported import outside_of_graphs
 from ..adjoints import AbstractAdjoint, Implicit
-from ..equilibrium import Equilibrium, SolveStats, check_map
+from ..equilibrium import Equilibrium, SolveStats, check_map, not_a_map
 from ..solvers import AbstractSolver, Anderson
 from ..solvers._compiled import CompiledMap
 
@@ -33,8 +34,8 @@ class DEQ(nn.Module):
         compact: Whether finished samples leave the batch; see `fixed_point`.
         compile: Whether to compile the solve with `torch.compile`, a few steps at a time; the code serves every budget
             and tolerance. A string is the mode of `torch.compile`, such as "reduce-overhead" for CUDA graphs. The
-            implicit
-            gradient and the exact Jacobian penalty keep using the cell itself, as compiled code has no double backward.
+            implicit gradient and the exact Jacobian penalty keep using the cell itself, as compiled code has no double
+            backward.
         batch_dims: 1 if dim 0 is a batch of samples, 0 if the whole state is one sample; see `fixed_point`.
 
     Example:
@@ -66,7 +67,7 @@ class DEQ(nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(cell, type) or not callable(cell):
-            raise TypeError(f"cell is {cell!r}; it must be a module that maps (z, *inputs) to a new z.")
+            raise TypeError(not_a_map("cell", cell, "a module"))
         check_map(cell)
         check_methods(solver, adjoint)
         self.cell = cell
@@ -113,17 +114,26 @@ class DEQ(nn.Module):
             adjoint: Adjoint for this call instead of the layer's own.
             states_at: Numbers of evaluations whose results are kept as `eq.states`; see `fixed_point`.
         """
-        return fixed_point(
-            self.cell,
-            self.initial_state(*inputs) if z0 is None else z0,
-            *inputs,
-            solver=self.solver if solver is None else solver,
-            adjoint=self.adjoint if adjoint is None else adjoint,
-            compact=self.compact,
-            states_at=states_at,
-            compile=self._code(),
-            batch_dims=self.batch_dims,
-        )
+        try:
+            return fixed_point(
+                self.cell,
+                self.initial_state(*inputs) if z0 is None else z0,
+                *inputs,
+                solver=self.solver if solver is None else solver,
+                adjoint=self.adjoint if adjoint is None else adjoint,
+                compact=self.compact,
+                states_at=states_at,
+                compile=self._code(),
+                batch_dims=self.batch_dims,
+            )
+        except RuntimeError as error:
+            is_about_form = any(word in str(error) for word in ("shape", "size", "dtype"))
+            if sys.version_info >= (3, 11) and is_about_form and z0 is None and self.init is None:
+                error.add_note(
+                    f"The state of this layer starts as zeros like the first input, {_kind(inputs[0])}. If the "
+                    "cell's state is different, pass z0=... or DEQ(init=...), or encode the input first."
+                )
+            raise
 
     def initial_state(self, *inputs: Any) -> Any:
         """Return the state to start from: what `init` returns, or zeros like the first input."""
@@ -131,6 +141,11 @@ class DEQ(nn.Module):
             return self.init(*inputs)
         if not inputs:
             raise ValueError("Without inputs, the shape of the state is not known; pass z0=... or DEQ(init=...).")
+        if not all(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves(inputs[0])):
+            raise TypeError(
+                f"The state starts as zeros like the first input, but that is {_kind(inputs[0])}; pass "
+                "floating-point tensors, z0=..., or DEQ(init=...)."
+            )
         return map_tensors(torch.zeros_like, inputs[0])
 
     def _code(self) -> CompiledMap | bool:
@@ -148,3 +163,11 @@ class DEQ(nn.Module):
     def extra_repr(self) -> str:
         """Show the solver and the adjoint."""
         return f"solver={self.solver}, adjoint={self.adjoint}"
+
+
+def _kind(tree: Any) -> str:
+    """Return dtypes and shapes of an input, or the type of what is not a tensor."""
+    return ", ".join(
+        f"{leaf.dtype} of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
+        for leaf in leaves(tree)
+    )

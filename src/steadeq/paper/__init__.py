@@ -1,39 +1,14 @@
-"""The paper's tables and figures: what each needs, measures and claims."""
+"""The paper's tables and figures: what each needs, measures and claims. `catalog` has them all.
 
-from collections.abc import Mapping
-from typing import Any
+Importing this package makes its command, its recipes and its figures known to the lab.
+"""
 
-from .adaptive_gamma import ADAPTIVE_GAMMA
-from .attention import ATTENTION
-from .column_sums import COLUMN_SUMS
-from .estimators import ESTIMATORS
-from .figure1 import FIGURE1, FIGURE1_CIFAR10
-from .figure5 import FIGURE5
-from .figure6 import FIGURE6
-from .figure7 import FIGURE7
-from .figure8 import FIGURE8
-from .figure9 import FIGURE9, FIGURE9_CIFAR10
-from .figure34 import FIGURE34
-from .iteration import ITERATION
-from .memory import MEMORY
-from .operator_norm import OPERATOR_NORM
-from .receptive_field import RECEPTIVE_FIELD
-from .result import Claim, PaperResult, Verdict
-from .slopes import SLOPES_RESULT
-from .softplus import SOFTPLUS
-from .table1 import TABLE1, TABLE4
-from .table2 import TABLE2
-from .table3 import TABLE3
+from ..lab.extension import EXTENSIONS, Extension
 
-RESULTS: Mapping[str, PaperResult[Any]] = {
-    result.name: result
-    for result in (
-        *(FIGURE1, FIGURE1_CIFAR10, FIGURE34, FIGURE5, TABLE1, TABLE2, FIGURE6, FIGURE7),
-        *(FIGURE8, TABLE3, TABLE4, FIGURE9, FIGURE9_CIFAR10, COLUMN_SUMS, MEMORY),
-        *(SLOPES_RESULT, ESTIMATORS, OPERATOR_NORM, RECEPTIVE_FIELD, ATTENTION, ADAPTIVE_GAMMA),
-        *(SOFTPLUS, ITERATION),
+EXTENSIONS.append(
+    Extension(
+        commands={"reproduce": (f"{__name__}.command", "reproduce a table or figure of the paper")},
+        recipes=f"{__name__}.recipes",
+        figures=f"{__name__}.synthetic",
     )
-}
-"""All results by name, in the order of the paper."""
-
-__all__ = ["RESULTS", "Claim", "PaperResult", "Verdict"]
+)

@@ -21,7 +21,7 @@ from ..lab.runner import complete_runs
 from ..lab.serialization import command_line
 from ..lab.terminal import Work, answer, note
 from ..lab.train.display import choose_display
-from . import RESULTS
+from .catalog import RESULTS
 from .pages import write_pages
 from .planned import PlannedRun, plan_runs, together
 from .result import HARDWARE, PaperResult, Verdict, count, results_folder, tally

@@ -14,12 +14,13 @@ from ..lab.config import TrainConfig
 from ..lab.data import AbstractDataset
 from ..lab.data.synthetic import NOISE, RADIUS, Synthetic, target
 from ..lab.recipes.registry import Scale
-from ..lab.report import gamma_figure, save_png, synthetic_figure
+from ..lab.report import save_png
 from ..lab.run.loading import load_trained
 from ..lab.train import Process
 from ..models import ToyDEQ
 from ..solvers import Anderson, Picard
 from .result import Claim, PaperResult, Source, write_csv
+from .synthetic import gamma_figure, synthetic_figure
 from .tables import Column, markdown_table
 from .variant import SEEDS, Averages
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..lab.files import write_atomically
 from ..lab.recipes.registry import Scale
-from . import RESULTS
 from .ablations import NOT_FOUND, reason
+from .catalog import RESULTS
 from .headlines import HEADLINES, of_paper, sum_up
 from .numbers import Numbers
 from .result import Outcome, PaperResult, Verdict, results_folder, tally
@@ -34,12 +34,14 @@ _SEVERAL = {"holds": "hold", "does not hold": "do not hold"}
 
 
 def write_pages(root: Path) -> bool:
-    """Write all pages of a checkout; False where there is none."""
+    """Write all pages of a checkout, and remove the figures that none shows; False where there is no checkout."""
     site = Site(root)
     if not site.folder.is_dir():
         return False
     for path, text in site.pages().items():
         write_atomically(path, text)
+    for figure in site.unshown_figures():
+        figure.unlink()
     return True
 
 
@@ -157,6 +159,12 @@ class Site:
         return "\n".join(
             f"![{file.stem.replace('_', ' ').capitalize()}]({(place / file.name).as_posix()})" for file in files
         )
+
+    def unshown_figures(self) -> list[Path]:
+        """Return the figures among the results that no page shows, as those of a scale that a larger one replaces."""
+        pages = "".join(page.read_text(encoding="utf-8") for page in self.folder.rglob("*.md"))
+        figures = self.numbers.folder.rglob("*.png")
+        return [path for path in figures if path.relative_to(self.root).as_posix() not in pages]
 
     def _headlines(self) -> str:
         """Return what the paper is known for, and what became of it at the scale of a day."""

@@ -7,7 +7,7 @@ earlier image, and that what is left of a batch is mapped as before when finishe
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,9 +29,9 @@ def evaluate(
     The (rows, 1) scales are units of the state, and their inverses.
     """
     state = layout.unpack(z if scales is None else z * scales[0])
-    fz = layout.pack_image(f(state, *inputs), z.shape[0])
     if layout.rounds:
         z = layout.pack(state) if scales is None else layout.pack(state) * scales[1]
+    fz = layout.pack_image(f(state, *inputs), z.shape[0])
     return z, fz if scales is None else fz * scales[1]
 
 
@@ -63,8 +63,8 @@ class RunningMap:
         # Asked once, as each question counts beside a small map.
         self._is_transformed = self._is_watched and is_transformed()
         self._f = torch.inference_mode()(f) if self._is_inference else f
-        self._may_ask, self._num_evals = may_ask, 0
-        self._options = {"step": 0} if passes_step else {}
+        self._may_ask, self._is_first = may_ask, True
+        self._options = {"step": -1} if passes_step else {}
         self.has_compacted = False
         """Whether samples have left the batch that f sees."""
         self.scales: tuple[Tensor, Tensor] | None = None
@@ -79,38 +79,44 @@ class RunningMap:
 
     def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the points as f saw them (rounded to the state's dtypes) and their images, as matrices."""
-        rows, is_watched = self._rows, self._is_watched
+        rows, is_first = self._rows, self._is_first
         if rows is not None:
             self._whole = z = self._whole.index_copy(0, rows, z)
-        if is_watched and z.is_inference():
-            z = z.clone()
         if self._options:
-            self._options["step"] = self._num_evals
-        self._num_evals += 1
-        f = self._call if is_watched else partial(self._f, **self._options)
-        z, fz = evaluate(f, self.layout, z, self.inputs, self.scales)
-        if is_watched:
+            self._options["step"] += 1
+        if not self._is_watched:
+            z, fz = evaluate(partial(self._f, **self._options), self.layout, z, self.inputs, self.scales)
+        else:
+            if (version := _version(z)) < 0:
+                z = z.clone()
+                version = _version(z)
+            given, copy = z, None
+            if is_first and self._may_ask and z.is_cpu and not self._is_transformed:
+                # What numpy writes is counted nowhere.
+                copy = z.detach().clone()
+            # Where the state is made of views of z, z knows of all that is written to them.
+            has_views = not (self.layout.rounds or self.scales)
+            is_plain = has_views and not (self._options or self._is_transformed or self.has_compacted)
+            z, fz = evaluate(self._f if is_plain else self._call, self.layout, z, self.inputs, self.scales)
+            if _version(given) != version or (copy is not None and _differ(given, copy)):
+                raise ValueError(_REUSED if _place(fz) in self._images else _CHANGED)
             self._check_memory(fz, z)
+        self._is_first = False
         return (z, fz) if rows is None else (z.index_select(0, rows), fz.index_select(0, rows))
 
     def _call(self, state: Any, *inputs: Any) -> Any:
-        """Evaluate f, see to it that it leaves the state alone, and explain what goes wrong."""
-        is_first, copies = self._num_evals == 1, ()
-        watched = (state,) if isinstance(state, Tensor) else leaves(state)
-        before = _versions(watched)
-        if is_first and self._may_ask and not self._is_transformed:
-            # What numpy writes is counted nowhere.
-            copies = [leaf.detach().clone() for leaf in watched if leaf.is_cpu]
+        """Evaluate f, and explain what goes wrong."""
+        versions = [_version(leaf) for leaf in leaves(state)]
         try:
             image = self._f(state, *inputs, **self._options)
         except (RuntimeError, IndexError, ValueError) as error:
             if not self.has_compacted or isinstance(error, MaskError):
                 raise
             raise RuntimeError(f"f failed once finished samples had left the batch: {error}. {COUPLED}") from error
-        if is_first:
+        if self._is_first:
             refuse_vmap(leaves(image))
-        if _versions(watched) != before or any(map(_differ, watched, copies)):
-            raise ValueError(_REUSED if _place(leaves(image)[0]) in self._images else _CHANGED)
+        if [_version(leaf) for leaf in leaves(state)] != versions:
+            raise ValueError(_CHANGED)
         return image
 
     def _check_memory(self, fz: Tensor, z: Tensor) -> None:
@@ -121,7 +127,7 @@ class RunningMap:
         """
         if self._is_transformed and torch._C._functorch.is_functorch_wrapped_tensor(fz):  # pyright: ignore[reportAttributeAccessIssue]
             return
-        place, (version,) = _place(fz), _versions((fz,))
+        place, version = _place(fz), _version(fz)
         known, before = self._images.get(place, _NONE)
         if (earlier := known()) is not None:
             if before is not None and (before != version or self._writes_over(earlier, z)):
@@ -182,9 +188,13 @@ def _place(tensor: Tensor) -> int:
         return tensor.untyped_storage()._cdata
 
 
-def _versions(tensors: Sequence[Tensor]) -> list[int]:
-    """Return how often each tensor was written to; inference tensors do not tell."""
-    return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
+def _version(tensor: Tensor) -> int:
+    """Return how often a tensor was written to, or -1 of one from inference mode, which does not tell."""
+    try:
+        # Cheaper than to ask first.
+        return tensor._version
+    except RuntimeError:
+        return -1
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:

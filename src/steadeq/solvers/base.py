@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from torch import Tensor
 
 from .._internal.options import NamedOptions
-from .._internal.validation import check_count
+from .._internal.validation import check_count, check_number
 from ..equilibrium import SolveStats
 
 WINDOW = 10
@@ -94,6 +94,7 @@ class AbstractLinearSolver(NamedOptions, ABC):
         check_count("patience", self.patience)
         if self.check_every is not None:
             check_count("check_every", self.check_every)
+        check_number("tol", self.tol)
         if not self.tol >= 0 or math.isinf(self.tol):
             raise ValueError(f"tol is {self.tol!r}; it must be a finite number >= 0.")
 

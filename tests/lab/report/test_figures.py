@@ -27,9 +27,9 @@ from steadeq.lab.report.curves import spectral_radius_figure as radius_curves
 from steadeq.lab.report.diagnosis import num_evals_figure, residual_curve_figure, spectral_radius_figure
 from steadeq.lab.report.groups import MAX_POINTS, combine
 from steadeq.lab.report.style import INK, PALETTE
-from steadeq.lab.report.synthetic import equilibria, picard_path
 from steadeq.lab.run.record import RunDiagnosis
 from steadeq.models import ToyDEQ
+from steadeq.paper.synthetic import equilibria, picard_path
 
 
 def luminance(color):

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..extension import file_of
 from ..terminal import MANNERS, answer
 from .arguments import parse, positional
-from .main import COMMANDS, file_of
+from .main import commands
 from .recipes import listed
 
 _BASH = """_steadeq() {{
@@ -66,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
         "fish: `steadeq completion fish > ~/.config/fish/completions/steadeq.fish`."
     )
     args = parse(Arguments, arguments, command="completion", summary=summary)
-    words = {name: words_of(name) for name in COMMANDS}
+    words = {name: words_of(name) for name in commands()}
     if args.shell == "fish":
         script = _fish(words)
     else:
@@ -80,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def words_of(name: str) -> list[str]:
     """Return what may follow a command: options, and the names and choices of a first argument."""
-    tree = ast.parse(Path(file_of(name)).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(file_of(commands()[name][0])).read_text(encoding="utf-8"))
     (kind,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Arguments"]
     found = []
     for field in kind.body:
@@ -96,7 +97,7 @@ def words_of(name: str) -> list[str]:
 
 def _names(command: str) -> list[str]:
     """Return what a command can be asked for by name."""
-    file = Path(file_of(command))
+    file = Path(file_of(commands()[command][0]))
     if command == "train":
         return sorted(recipe for recipe, _, _ in listed())
     if command == "data":
@@ -118,7 +119,7 @@ def _named(files: Iterable[Path], *, beside: str) -> Iterator[str]:
 def _fish(words: dict[str, list[str]]) -> str:
     lines = [
         f"complete -c steadeq -n __fish_use_subcommand -f -a {name} -d {_quoted(text)}"
-        for name, text in COMMANDS.items()
+        for name, (_, text) in commands().items()
     ]
     for name, found in words.items():
         lines.append(f"complete -c steadeq -n '__fish_seen_subcommand_from {name}' -a '{' '.join(found)}'")

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..._internal.trees import leaves, map_tensors
-from ...adjoints import Reversible, Unrolled
 from ...diagnosis import Diagnosis, Subject, diagnose
 from ...equilibrium import Equilibrium
 from ...jacobian import frobenius_norm, operator_norm, spectral_radius
-from ...models import AbstractEquilibriumModel, ToyDEQ
+from ...models import AbstractEquilibriumModel
 from ...solvers import AbstractSolver
 from ..config import TrainConfig
-from ..data import Synthetic, read_samples, synthetic
 from ..errors import InputError
+from ..extension import EXTENSIONS
 from ..files import check_no_link, check_plain, write_atomically
 from ..recipes import call_function, names_function
-from ..report import diagnosis_panels, iteration_panel, save_png, synthetic_figure
-from ..report.synthetic import Frame
+from ..report import diagnosis_panels, iteration_panel, save_png
 from ..run.loading import TrainedModel, load_trained
 from ..run.record import RunDiagnosis, Split
 from ..terminal import Work, answer, note
@@ -110,7 +107,9 @@ def run(arguments: Sequence[str]) -> int:
 def write(result: RunDiagnosis, trained: TrainedModel, run: Path) -> None:
     """Write a diagnosis and its figures into the folder of a run."""
     panels = [iteration_panel(result), *diagnosis_panels(result)]
-    figures = {panel.title: panel.figure for panel in panels} | _surfaces(trained)
+    figures = {panel.title: panel.figure for panel in panels}
+    for extension in EXTENSIONS:
+        figures |= importlib.import_module(extension.figures).run_figures(trained)
     folder = run / "diagnosis"
     try:
         check_plain(run / "diagnosis.json")
@@ -196,11 +195,9 @@ def training_depth(config: TrainConfig, step: int) -> int:
         num_evals = config.solver.max_evals
     else:
         num_evals = round(mean(depth.draw(step, seed=config.loop.seed) for step in range(1000)))
-    if isinstance(config.adjoint, (Unrolled, Reversible)) and not config.solver.returns_image:
-        # The last evaluation tells the residual of its state, and is no step.
-        num_evals = max(num_evals - 1, 1)
+    num_steps = max(config.adjoint.steps_of(config.solver.with_max_evals(num_evals)), 1)
     # Each answer goes on where the last one ended.
-    return config.loop.num_answers * num_evals
+    return config.loop.num_answers * num_steps
 
 
 def _iterate(
@@ -293,18 +290,6 @@ def _summarize(
         num_evals=tuple(eq.stats.num_evals.tolist()),
         iteration=found.to_dict(),
     )
-
-
-def _surfaces(trained: TrainedModel) -> dict[str, Figure]:
-    """Return the figure of a map of one variable, for runs of the synthetic study."""
-    model, data = trained.model, trained.config.data
-    if not isinstance(model, ToyDEQ) or not isinstance(data, Synthetic):
-        return {}
-    label = f"γ = {trained.config.regularizer.weight:g}"
-    target = partial(synthetic.target, variant=data.variant)
-    samples = read_samples(train := data.load().train, torch.arange(len(train)))
-    frame = Frame.around([model.cpu()], target, radius=data.radius)
-    return {"surface": synthetic_figure({label: model}, target, data=samples, frame=frame)}
 
 
 def _row(name: str, values: Sequence[float | None], errors: Sequence[float | None] | None = None) -> list[str]:

@@ -15,7 +15,7 @@ from ...models.transformer import is_language_model, vocabulary_size
 from ...nn import DEQ
 from ...solvers import AbstractSolver
 from ..config import LogConfig, TrainConfig
-from ..data import AbstractDataConfig, AbstractTextConfig, MapDataset, read_samples
+from ..data import AbstractDataConfig, MapDataset, read_samples
 from ..errors import InputError
 from ..run.loading import TrainedModel, load_model, load_trained
 from ..run.record import EvaluationRow, Split
@@ -27,10 +27,6 @@ from ..train.adapter import ModelAdapter
 from ..train.evaluation import sweep_budgets, write_evaluation
 from .arguments import parse, positional
 from .table import format_number, print_table
-
-_BATCH_SIZE, _NUM_STREAMS = 250, 16
-"""Batches of samples are as large as memory allows; the streams that a text is cut into are those of the official code,
-as they change the perplexity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +115,7 @@ def _load_folder(args: Arguments, process: Process) -> tuple[TrainedModel, MapDa
     if data is None:
         raise InputError(f"{args.run} holds a model without data; name a data set, as in --data cifar10.")
     dataset = _read_fitting(args, model, data, process.device)
-    batch_size = args.batch_size or (_NUM_STREAMS if isinstance(data, AbstractTextConfig) else _BATCH_SIZE)
+    batch_size = args.batch_size or data.eval_batch_size
     config = TrainConfig(model=model.config, data=data, log=LogConfig(eval_batch_size=batch_size))  # pyright: ignore
     layer = getattr(model, "layer", None)
     solver = layer.solver if isinstance(layer, DEQ) else config.solver
@@ -137,8 +133,8 @@ def _read_fitting(args: Arguments, model: nn.Module, data: AbstractDataConfig, d
             else "text, but the model is not a language model"
         )
         raise InputError(f"{data.name} does not fit the model of {args.run}: it is {kind}.")
-    if isinstance(data, AbstractTextConfig):
-        num_tokens, size = len(data.vocabulary()), vocabulary_size(model)
+    if (vocabulary := data.vocabulary()) is not None:
+        num_tokens, size = len(vocabulary), vocabulary_size(model)
         if num_tokens != size:
             raise InputError(
                 f"{data.name} does not fit the model of {args.run}: it has {num_tokens} tokens, and the model has "

@@ -6,7 +6,6 @@ Importing torch takes seconds, so nothing here imports it: the list of commands 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import io
 import logging
 import os
@@ -18,11 +17,12 @@ from contextlib import suppress
 from ... import __version__
 from ..._internal.validation import suggestion
 from ..errors import HelpShown, InputError, Interrupted, RunError, printable
+from ..extension import EXTENSIONS
 from ..memory import lack_of_memory
 from ..terminal import MANNERS, Work, clear_bar, in_manner
 from .leaving import LeavingAtOnce
 
-COMMANDS = {
+_COMMANDS = {
     "demo": "train a looped block with and without the penalty, and write an HTML report (2 minutes)",
     "recipes": "list what can be trained",
     "train": "train a recipe, with progress, logs and checkpoints; Ctrl-C and kill are safe",
@@ -30,7 +30,6 @@ COMMANDS = {
     "diagnose": "find out whether iterating a trained cell settles and helps, with its spectrum and residuals",
     "repair": "tune a trained cell that is right at its training depth only, into a new run",
     "generate": "write text with a language model, token by token",
-    "reproduce": "reproduce a table or figure of the paper",
     "convert": "convert an official checkpoint of locuslab/deq or torchdeq",
     "save": "save the model of a run for from_pretrained and the Hugging Face Hub, with a model card",
     "export": "write a model with a fixed number of evaluations as a file for torch.export or ONNX",
@@ -39,9 +38,6 @@ COMMANDS = {
     "bench": "measure the overhead of the library next to its peers (in a checkout)",
     "completion": "print a script that completes commands and options at the TAB key",
 }
-
-_ELSEWHERE = {"reproduce": "steadeq.paper.command"}
-"""Modules of commands that are not beside this one. By name, as this floor does not know the one above it."""
 
 _PATIENCE = 3.0
 """Seconds for which the processes of a job wait for the first one to say what is wrong."""
@@ -96,39 +92,35 @@ def _dispatch(arguments: Sequence[str]) -> int:
     for argument in arguments:
         if "\0" in argument:
             raise InputError(f"{argument!r} contains a zero byte.")
+    known = commands()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        width = max(map(len, COMMANDS))
-        print(_USAGE.format(commands="\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())))
+        width = max(map(len, known))
+        print(_USAGE.format(commands="\n".join(f"  {name:{width}}  {text}" for name, (_, text) in known.items())))
         return 0
     if arguments[0] == "--version":
         print(f"steadeq {__version__}")
         return 0
     name, *rest = arguments
-    if name not in COMMANDS:
-        known = suggestion(name, [*COMMANDS, "--help", "--version"])
-        raise InputError(f"There is no command {name!r}.{known} `steadeq --help` lists them all.")
+    if name not in known:
+        meant = suggestion(name, [*known, "--help", "--version"])
+        raise InputError(f"There is no command {name!r}.{meant} `steadeq --help` lists them all.")
     with in_manner([word for word in rest if word in MANNERS]):
         with LeavingAtOnce(), Work(f"steadeq {name}: loading ..."):
-            command = _load(name)
+            command = _load(name, known[name][0])
         return command([word for word in rest if word not in MANNERS])
 
 
-def file_of(name: str) -> str:
-    """Return the file of a command's module, without importing it."""
-    package, _, module = _module_of(name).rpartition(".")
-    spec = importlib.util.find_spec(package.partition(".")[0])
-    assert spec is not None
-    assert spec.origin is not None
-    return os.path.join(os.path.dirname(spec.origin), *package.split(".")[1:], f"{module}.py")
+def commands() -> dict[str, tuple[str, str]]:
+    """Return the module of each command, and what the command does."""
+    found = {name: (f"{__package__}.{name}", summary) for name, summary in _COMMANDS.items()}
+    for extension in EXTENSIONS:
+        found |= extension.commands
+    return found
 
 
-def _module_of(name: str) -> str:
-    return _ELSEWHERE.get(name, f"{__package__}.{name}")
-
-
-def _load(name: str) -> Callable[[Sequence[str]], int]:
+def _load(name: str, module: str) -> Callable[[Sequence[str]], int]:
     try:
-        return importlib.import_module(_module_of(name)).run
+        return importlib.import_module(module).run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("steadeq"):
             raise

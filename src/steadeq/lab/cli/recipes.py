@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import InputError
+from ..extension import EXTENSIONS, file_of
 from ..terminal import answer, note
 from .arguments import parse, positional
 from .table import print_table
@@ -55,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def listed() -> Iterator[tuple[str, str, str]]:
     """Yield name, scale and summary of each recipe of the package."""
-    for path in _FILES.glob("*.py"):
+    for path in (*_FILES.glob("*.py"), *(Path(file_of(extension.recipes)) for extension in EXTENSIONS)):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if not isinstance(node, ast.FunctionDef):
                 continue

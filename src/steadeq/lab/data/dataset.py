@@ -17,6 +17,7 @@ from torch.utils import data
 from ..._internal.validation import check_count
 from ..errors import InputError
 from ..tasks import IGNORED, AbstractTask
+from .vocabulary import Vocabulary
 
 _NUM_LOOKED_AT = 16
 """Number of samples by which data sets that are not in memory are told apart."""
@@ -117,6 +118,8 @@ class AbstractDataConfig(ABC):
     """Name of the data set."""
     task: ClassVar[AbstractTask]
     """What a network is asked to do with it."""
+    eval_batch_size: ClassVar[int] = 250
+    """Number of samples (for text: streams) that a model without a config of its own is evaluated on at a time."""
 
     @abstractmethod
     def load(self) -> Splits:
@@ -125,6 +128,10 @@ class AbstractDataConfig(ABC):
     def load_split(self, split: Literal["train", "validation", "test"]) -> MapDataset:
         """Return one part of the data; a data set may do that without reading the others."""
         return getattr(self.load(), split)
+
+    def vocabulary(self) -> Vocabulary | None:
+        """Return the tokens that numbers of texts stand for; None for data that are no text."""
+        return None
 
 
 def read_samples(dataset: MapDataset, indices: Tensor, *, seed: int | None = None) -> tuple[Tensor, Tensor]:

@@ -152,6 +152,8 @@ class AbstractTextConfig(AbstractDataConfig):
     """Words in order, read as a batch of contiguous streams; a subclass names the corpus."""
 
     task = LanguageModeling()
+    # The streams of the official code, as their number changes the perplexity.
+    eval_batch_size = 16
 
     length: int = 150
     """Number of tokens of each stream that one step reads; a batch has as many streams as its size."""

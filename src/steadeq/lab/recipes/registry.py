@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import inspect
 import os
@@ -19,6 +20,7 @@ from ..._internal.validation import suggestion
 from ...adjoints import Implicit
 from ..config import TrainConfig
 from ..errors import InputError
+from ..extension import EXTENSIONS
 
 Scale = Literal["cpu", "day", "paper"]
 T = TypeVar("T")
@@ -88,14 +90,16 @@ def with_coarse_gradients(config: TrainConfig) -> TrainConfig:
 
 
 def names() -> list[str]:
-    """Return the names of all recipes."""
+    """Return the names of all recipes, with those of extensions."""
+    for extension in EXTENSIONS:
+        importlib.import_module(extension.recipes)
     return list(_RECIPES)
 
 
 def get(name: str) -> Recipe:
     """Return the recipe of the package that has a name."""
-    if name not in _RECIPES:
-        raise InputError(f"There is no recipe {name!r}.{suggestion(name, _RECIPES)} `steadeq recipes` lists them all.")
+    if name not in (known := names()):
+        raise InputError(f"There is no recipe {name!r}.{suggestion(name, known)} `steadeq recipes` lists them all.")
     return _RECIPES[name]
 
 

@@ -6,7 +6,6 @@ from .groups import RunGroup, group_runs
 from .html import render_report, write_report
 from .panels import Panel, Section, inline_svg
 from .style import save_png
-from .synthetic import gamma_figure, synthetic_figure
 
 __all__ = [
     "Panel",
@@ -14,14 +13,12 @@ __all__ = [
     "Section",
     "curve_sections",
     "diagnosis_panels",
-    "gamma_figure",
     "group_runs",
     "inline_svg",
     "iteration_panel",
     "loop_figure",
     "render_report",
     "save_png",
-    "synthetic_figure",
     "validation_evals_figure",
     "write_report",
 ]

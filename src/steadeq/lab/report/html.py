@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import jinja2
 from matplotlib.figure import Figure
 
 from ... import __version__
-from ...models import ToyDEQ
 from ..errors import InputError
+from ..extension import EXTENSIONS
 from ..files import write_atomically
 from ..notation import plural
 from ..run.record import RunRecord
@@ -24,7 +25,6 @@ from .groups import MAX_POINTS, RunGroup, group_runs
 from .headline import compared_split, headlines
 from .panels import Section, inline_svg
 from .provenance import difference_table, environment_table, rerun_command
-from .synthetic import load_toys, synthetic_sections
 
 _TITLE = "Jacobian regularization report"
 
@@ -89,8 +89,8 @@ def _render(
 ) -> str:
     groups = group_runs(runs)
     split = compared_split(groups)
-    toys, problems = load_toys(runs)
-    sections = [*_figure_sections(groups, toys), *_diagnosis_sections(runs, names), *more]
+    figures, problems = _figure_sections(groups)
+    sections = [*figures, *_diagnosis_sections(runs, names), *more]
     work.expect(sum(len(section.panels) for section in (*sections, *([] if lead is None else [lead]))))
 
     def draw(figure: Figure, *, prefix: str, label: str) -> str:
@@ -137,16 +137,23 @@ def _template() -> jinja2.Template:
     return environment.get_template("report.html.jinja")
 
 
-def _figure_sections(groups: Sequence[RunGroup], toys: Mapping[Path, ToyDEQ]) -> list[Section]:
-    """Return the figures of each data set; runs of different data are not drawn over each other."""
+def _figure_sections(groups: Sequence[RunGroup]) -> tuple[list[Section], dict[Path, str]]:
+    """Return the figures of each data set, and sentences on runs that they leave out.
+
+    Runs of different data are not drawn over each other.
+    """
     firsts = [g for i, g in enumerate(groups) if not any(g.has_same_data(other) for other in groups[:i])]
-    found = []
+    found: list[Section] = []
+    problems: dict[Path, str] = {}
     for first in firsts:
         peers = [group for group in groups if group.has_same_data(first)]
         suffix = f": {first.first.config.data.name}" if len(firsts) > 1 else ""
-        for section in [*synthetic_sections(peers, toys), *curve_sections(peers)]:
-            found.append(replace(section, title=section.title + suffix))
-    return found
+        sections = curve_sections(peers)
+        for extension in reversed(EXTENSIONS):
+            more, left_out = importlib.import_module(extension.figures).report_sections(peers)
+            sections, problems = [*more, *sections], problems | left_out
+        found += [replace(section, title=section.title + suffix) for section in sections]
+    return found, problems
 
 
 def _diagnosis_sections(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Section]:

@@ -12,7 +12,7 @@ from ...models import PretrainedModel
 from ...models.pretrained import find_not_finite, is_pretrained
 from ...nn import DEQ
 from ..config import TrainConfig
-from ..data import AbstractTextConfig, MapDataset, fingerprint
+from ..data import MapDataset, fingerprint
 from ..errors import InputError, RunError
 from ..recipes import load_recipe
 from ..seeds import derive_seed
@@ -38,8 +38,8 @@ class TrainedModel:
         """Refuse other samples of a split than those of the run, and such whose numbers stand for other words."""
         if self.identity is None:
             return
-        if isinstance(data := self.config.data, AbstractTextConfig):
-            self.identity.check_vocabulary(data.vocabulary().digest(), self.path)
+        if (vocabulary := self.config.data.vocabulary()) is not None:
+            self.identity.check_vocabulary(vocabulary.digest(), self.path)
         self.identity.check_data(split, fingerprint(dataset), self.path)
 
 

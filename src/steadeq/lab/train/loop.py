@@ -18,7 +18,7 @@ from ..._internal.allocator import keep_freed_memory
 from ...equilibrium import ConvergenceWarning, Equilibrium
 from ...jacobian import AbstractRegularizer, Constant
 from ..config import TrainConfig
-from ..data import AbstractTextConfig, Splits, check_all_targets, open_reader, read_samples
+from ..data import Splits, check_all_targets, open_reader, read_samples
 from ..divergence import NUM_STEPS, is_off_track, trivial_loss_of
 from ..errors import Diverged, InputError, Interrupted, RunError
 from ..files import check_plain
@@ -573,7 +573,7 @@ def _load_data(config: TrainConfig, process: Process) -> tuple[Splits, Identity]
             f"{type(config.data).__name__}.load returned a {type(splits).__name__}; it must return Splits."
         )
     # Once, as telling whether a cache of it is good takes a look at the whole text.
-    vocabulary = config.data.vocabulary() if isinstance(config.data, AbstractTextConfig) else None
+    vocabulary = config.data.vocabulary()
     if vocabulary is not None:
         _check_vocabulary(config, len(vocabulary))
     identity = Identity.of(config, splits, vocabulary)

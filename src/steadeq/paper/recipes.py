@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...adjoints import Implicit
-from ...jacobian import JacobianRegularizer, ResidualRegularizer, SpectralRegularizer
-from ...jacobian.schedules import ClosedLoop, Linear
-from ...models import AbstractModelConfig, ResNet, TransformerXL, preset
-from ...solvers import GMRES, Anderson, Broyden
-from ..config import LogConfig, LoopConfig, TrainConfig, WarmupConfig
-from ..data import Cifar10, Imagenette64
-from ..optimizers import Adam
-from .cifar10 import cifar10_mdeq_cpu, cifar10_monotone_cpu, cifar10_monotone_multi_cpu
-from .imagenet import imagenette64_mdeq_cpu, imagenette64_resnet_cpu
-from .modern import cifar10_vit_cpu
-from .registry import recipe
-from .wikitext2 import wikitext2_deq_post_cpu, wikitext2_tied_transformer_cpu, wikitext2_transformer_xl_cpu
+from ..adjoints import Implicit
+from ..jacobian import JacobianRegularizer, ResidualRegularizer, SpectralRegularizer
+from ..jacobian.schedules import ClosedLoop, Linear
+from ..lab.config import LogConfig, LoopConfig, TrainConfig, WarmupConfig
+from ..lab.data import Cifar10, Imagenette64
+from ..lab.optimizers import Adam
+from ..lab.recipes.cifar10 import cifar10_mdeq_cpu, cifar10_monotone_cpu, cifar10_monotone_multi_cpu
+from ..lab.recipes.imagenet import imagenette64_mdeq_cpu, imagenette64_resnet_cpu
+from ..lab.recipes.modern import cifar10_vit_cpu
+from ..lab.recipes.registry import recipe
+from ..lab.recipes.wikitext2 import wikitext2_deq_post_cpu, wikitext2_tied_transformer_cpu, wikitext2_transformer_xl_cpu
+from ..models import AbstractModelConfig, ResNet, TransformerXL, preset
+from ..solvers import GMRES, Anderson, Broyden
 
 # CIFAR-10: six times over all images
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,18 +18,18 @@ from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d.axes3d import Axes3D
 from torch import Tensor
 
-from ...equilibrium import SolveStats
-from ...models import ToyDEQ
-from ...solvers import Anderson, Picard
-from ..data import AbstractDataset
-from ..data.synthetic import Synthetic, target
-from ..errors import InputError, RunError
-from ..run.folder import RunFolder
-from ..run.loading import build_model, load_weights
-from ..run.record import Array, RunRecord
-from .groups import RunGroup
-from .panels import Panel, Section
-from .style import BLUE, GRAY, INK, PALETTE, RED, WIDTH, fit, look, new_axes, styled
+from ..equilibrium import SolveStats
+from ..lab.data import AbstractDataset, read_samples
+from ..lab.data.synthetic import Synthetic, target
+from ..lab.errors import InputError, RunError
+from ..lab.report.groups import RunGroup
+from ..lab.report.panels import Panel, Section
+from ..lab.report.style import BLUE, GRAY, INK, PALETTE, RED, WIDTH, fit, look, new_axes, styled
+from ..lab.run.folder import RunFolder
+from ..lab.run.loading import TrainedModel, build_model, load_weights
+from ..lab.run.record import Array, RunRecord
+from ..models import ToyDEQ
+from ..solvers import Anderson, Picard
 
 NUM_STEPS = 30
 """Number of steps of the fixed-point iteration that is shown."""
@@ -211,7 +211,19 @@ def _double(model: ToyDEQ) -> ToyDEQ:
 # From runs
 
 
-def load_toys(runs: Sequence[RunRecord]) -> tuple[dict[Path, ToyDEQ], dict[Path, str]]:
+def run_figures(trained: TrainedModel) -> dict[str, Figure]:
+    """Return the figure of a map of one variable, for a run of the synthetic study."""
+    model, data = trained.model, trained.config.data
+    if not isinstance(model, ToyDEQ) or not isinstance(data, Synthetic):
+        return {}
+    function = partial(target, variant=data.variant)
+    samples = read_samples(train := data.load().train, torch.arange(len(train)))
+    frame = Frame.around([model.cpu()], function, radius=data.radius)
+    label = f"γ = {trained.config.regularizer.weight:g}"
+    return {"surface": synthetic_figure({label: model}, function, data=samples, frame=frame)}
+
+
+def _load_toys(runs: Iterable[RunRecord]) -> tuple[dict[Path, ToyDEQ], dict[Path, str]]:
     """Return the trained models of the runs of the synthetic study, and sentences on those that cannot be loaded.
 
     Both are by the run's folder. Runs of other data or models, and those without a checkpoint, are left out.
@@ -235,8 +247,12 @@ def load_toys(runs: Sequence[RunRecord]) -> tuple[dict[Path, ToyDEQ], dict[Path,
     return models, problems
 
 
-def synthetic_sections(groups: Sequence[RunGroup], models: Mapping[Path, ToyDEQ]) -> list[Section]:
-    """Return the figures of the synthetic study: a column for each group that has a model, by rising gamma."""
+def report_sections(groups: Sequence[RunGroup]) -> tuple[list[Section], dict[Path, str]]:
+    """Return the figures of the synthetic study, and sentences on runs that cannot be loaded.
+
+    There is a column for each group that has a model, by rising gamma.
+    """
+    models, problems = _load_toys(run for group in groups for run in group.runs)
     config = groups[0].first.config.data
     found = {
         group: members
@@ -244,7 +260,7 @@ def synthetic_sections(groups: Sequence[RunGroup], models: Mapping[Path, ToyDEQ]
         if (members := [models[run.path] for run in group.runs if run.path in models])
     }
     if not found or not isinstance(config, Synthetic):
-        return []
+        return [], problems
     splits, function = config.load(), partial(target, variant=config.variant)
     assert isinstance(splits.train, AbstractDataset)
     assert isinstance(splits.validation, AbstractDataset)
@@ -272,7 +288,7 @@ def synthetic_sections(groups: Sequence[RunGroup], models: Mapping[Path, ToyDEQ]
         figure = gamma_figure(by_weight, splits.validation.all()[0])
         panel = Panel(figure=figure, title=f"Evaluations to a residual of {TOL:g}", caption=caption)
         sections.append(Section(title="Evaluations by weight of the penalty", panels=[panel]))
-    return sections
+    return sections, problems
 
 
 def _weight(group: RunGroup) -> float:
