@@ -471,8 +471,8 @@ MUTANTS = (
     Mutant(
         name="drifts converge",
         file="solvers/_progress.py",
-        old="is_converged = is_converged & ~has_run_away",
-        new="pass",
+        old="is_met & is_finite & ~seen.have_run_away()",
+        new="is_met & is_finite",
         tests=(f"{_EDGES}::TestConvergedAtInfinity",),
     ),
     Mutant(
@@ -499,8 +499,8 @@ MUTANTS = (
     Mutant(
         name="only the first evaluation is watched",
         file="solvers/_map.py",
-        old="if _versions(state) != before or (copies",
-        new="if (self._num_evals == 1 and _versions(state) != before) or (copies",
+        old="if _version(given) != version or (copy",
+        new="if (is_first and _version(given) != version) or (copy",
         tests=(f"{_EDGES}::TestStateWrittenOver",),
     ),
     Mutant(

@@ -346,7 +346,7 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
                     all(s[name].mean(second) >= LEARNED for name in damped)
                     and all(s[name].mean(second) <= 1 - LEARNED for name in explicit)
                 ),
-                lambda s: f"{percents(s, damped, second)} against {percents(s, explicit, second)}",
+                lambda s: " against ".join(percents(s, names, second) for names in (damped, explicit) if names),
             )
         )
     if is_whole:

@@ -69,7 +69,7 @@ class Site:
             blocks = {"found": self._found(result)}
             if "cpu" in result.scales:
                 table, claims = self._made(result, "cpu")
-                blocks |= {"table": table, "claims": claims}
+                blocks |= {"table": table, "claims": claims, "pictures": self._pictures(result, "cpu")}
             if "day" in result.scales:
                 blocks["day"] = "\n\n".join(filter(None, [*self._made(result, "day"), self._pictures(result, "day")]))
             found[self.folder / f"{name}.md"] = blocks
