@@ -27,7 +27,7 @@ from steadeq import (
     StopAfter,
     Unrolled,
 )
-from steadeq._internal.codec import class_path, to_plain
+from steadeq.codec import class_path, to_plain
 from steadeq.lab import recipes
 from steadeq.lab.cli.main import main
 from steadeq.lab.config import TrainConfig

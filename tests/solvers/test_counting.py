@@ -2,6 +2,7 @@ import pytest
 import torch
 from problems import cosine, mixed, near_critical, tanh_network
 from stubs import Counted
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
 
@@ -194,3 +195,32 @@ def test_gmres_counts_its_products():
         _, stats = GMRES(max_evals=max_evals, tol=1e-10).solve_linear(operator, b)
         assert operator.calls == int(stats.num_evals.max()) <= max_evals
         assert stats.trace.shape == (operator.calls, 3)
+
+
+class CountOperations(TorchDispatchMode):
+    """Counts operations that compute or copy, and not those that only describe memory anew."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        returns = func._schema.returns
+        self.count += not any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("solver", "most"), [(Picard, 8), (Anderson, 21), (Broyden, 23)])
+def test_an_evaluation_costs_so_many_operations_beyond_those_of_the_map(solver, most):
+    generator = torch.Generator().manual_seed(0)
+    weight = 0.95 * torch.linalg.qr(torch.randn(32, 32, generator=generator, dtype=torch.float64))[0]
+    x = torch.randn(8, 32, generator=generator, dtype=torch.float64)
+    counts = {}
+    for max_evals in (11, 19, 20):
+        with torch.no_grad(), CountOperations() as counted:
+            # Three operations.
+            f = lambda z, x: torch.tanh(z @ weight) + x  # noqa: E731
+            eq = fixed_point(f, torch.zeros_like(x), x, solver=solver(max_evals=max_evals, tol=1e-12), compact=False)
+        assert (eq.stats.status == Status.MAX_EVALS).all()
+        counts[max_evals] = counted.count
+    assert counts[19] - counts[11] <= 8 * (most + 3)
+    # Every tenth evaluation looks for stagnation too.
+    assert counts[20] - counts[19] <= most + 3 + 10

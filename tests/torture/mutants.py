@@ -404,7 +404,7 @@ MUTANTS = (
     ),
     Mutant(
         name="sentences of any length",
-        file="_internal/codec.py",
+        file="codec.py",
         old="return text if len(text) <= most else",
         new="return text if True else",
         tests=(f"{_PRETRAINED}::test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory",),
@@ -471,8 +471,8 @@ MUTANTS = (
     Mutant(
         name="drifts converge",
         file="solvers/_progress.py",
-        old="is_converged = is_converged & ~has_run_away",
-        new="pass",
+        old="is_met & is_finite & ~seen.have_run_away()",
+        new="is_met & is_finite",
         tests=(f"{_EDGES}::TestConvergedAtInfinity",),
     ),
     Mutant(
@@ -499,8 +499,8 @@ MUTANTS = (
     Mutant(
         name="only the first evaluation is watched",
         file="solvers/_map.py",
-        old="if _versions(state) != before or (copies",
-        new="if (self._num_evals == 1 and _versions(state) != before) or (copies",
+        old="if _version(given) != version or (copy",
+        new="if (is_first and _version(given) != version) or (copy",
         tests=(f"{_EDGES}::TestStateWrittenOver",),
     ),
     Mutant(

@@ -64,7 +64,7 @@ def _option(draw: Random, names) -> list[str]:
 
 @cache
 def _options(*names: str) -> list[str]:
-    from steadeq._internal.codec import to_plain
+    from steadeq.codec import to_plain
     from steadeq.lab import recipes
     from steadeq.lab.serialization import flag_of
 

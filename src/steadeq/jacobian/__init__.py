@@ -1,7 +1,7 @@
 """The Jacobian at an equilibrium: what to penalize it by, and what can be found out about it."""
 
 from ._differences import PrecisionWarning
-from ._products import Estimate, Probe
+from ._products import Estimate, Probe, linearize
 from .frobenius import frobenius_norm
 from .penalty import jacobian_penalty, operator_norm_penalty, residual_penalty, spectral_penalty
 from .regularizers import (
@@ -31,6 +31,7 @@ __all__ = [
     "StopAfter",
     "frobenius_norm",
     "jacobian_penalty",
+    "linearize",
     "operator_norm",
     "operator_norm_penalty",
     "residual_penalty",

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from .._internal.validation import check_count, check_dropout, check_not_negative
 from ..adjoints import AbstractAdjoint, Implicit
+from ..checks import check_count, check_dropout, check_not_negative
 from ..jacobian import AbstractRegularizer, JacobianRegularizer
 from ..models import AbstractModelConfig
 from ..solvers import GMRES, AbstractDepth, AbstractSolver, Anderson

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from .._internal.validation import check_count, check_not_negative, check_positive
+from ..checks import check_count, check_not_negative, check_positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Configs as JSON, as options of the command line, and back.
 
-A config is a tree of dataclasses; `steadeq._internal.codec` says how they look in JSON. Reading a config never imports
+A config is a tree of dataclasses; `steadeq.codec` says how they look in JSON. Reading a config never imports
 anything: a class is looked up among the modules that are loaded, and one outside of this package only if the user has
 named the recipe that it comes from.
 """
@@ -8,7 +8,6 @@ named the recipe that it comes from.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import sys
 import types
@@ -18,12 +17,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._internal.codec import (
+from ..checks import suggestion
+from ..codec import (
     CLASS,
     Reader,
     class_path,
     describe_type,
     init_fields,
+    is_abstract,
     is_union,
     item_hints,
     join,
@@ -32,7 +33,6 @@ from .._internal.codec import (
     values_of,
     without_none,
 )
-from .._internal.validation import suggestion
 from .errors import InputError
 
 if TYPE_CHECKING:
@@ -129,12 +129,7 @@ def subclasses(base: type[T]) -> list[type[T]]:
 
 
 def _is_choice(kind: type) -> bool:
-    # Some bases are abstract by their name alone, as they leave nothing but class variables open.
-    return (
-        dataclasses.is_dataclass(kind)
-        and not inspect.isabstract(kind)
-        and not kind.__name__.startswith(("_", "Abstract"))
-    )
+    return dataclasses.is_dataclass(kind) and not is_abstract(kind) and not kind.__name__.startswith("_")
 
 
 # As fields by name

@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .._internal.codec import CLASS, Reader, class_path, shortened, shown, to_plain
 from .._internal.validation import suggestion
 from ..adjoints import AbstractAdjoint
+from ..codec import CLASS, Reader, class_path, shortened, shown, to_plain
 from ..nn import DEQ
 from ..solvers import AbstractSolver
-from ._saved import check_saved
+from .saved import check_saved
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")

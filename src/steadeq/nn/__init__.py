@@ -1,5 +1,6 @@
 """The equilibrium layer, and modules that suit a cell: the same at every evaluation, and twice differentiable."""
 
+from .._internal.allocator import keep_freed_memory
 from .._internal.cached import AbstractCached, cached_parameters
 from .._internal.masks import checkpoint_masks, hold_masks
 from .adaptive_embedding import AdaptiveEmbedding
@@ -29,6 +30,7 @@ __all__ = [
     "checkpoint_masks",
     "draw_mask",
     "hold_masks",
+    "keep_freed_memory",
     "remove_weight_norm",
     "solve_from_starts",
 ]

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..equilibrium import ConvergenceWarning, Equilibrium
-from ..jacobian import frobenius_norm, jacobian_penalty, spectral_radius
-from ..jacobian._products import linearize
+from ..jacobian import frobenius_norm, jacobian_penalty, linearize, spectral_radius
 from ..lab import recipes
 from ..lab.data import AbstractDataset
 from ..lab.data.digits import Digits

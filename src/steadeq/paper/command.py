@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._internal.validation import suggestion
+from ..checks import suggestion
 from ..lab import recipes
 from ..lab.cli.arguments import parse, positional
 from ..lab.cli.table import print_table

@@ -13,11 +13,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from .._internal.trees import map_tensors, select_rows
 from ..adjoints import Implicit
 from ..equilibrium import ConvergenceWarning, Equilibrium
-from ..jacobian import frobenius_norm, jacobian_penalty
-from ..jacobian._products import linearize
+from ..jacobian import frobenius_norm, jacobian_penalty, linearize
 from ..lab.config import TrainConfig
 from ..lab.data import read_samples
 from ..lab.recipes.registry import Scale
@@ -28,6 +26,7 @@ from ..lab.train.adapter import ModelAdapter
 from ..models import AbstractEquilibriumModel
 from ..models.transformer import is_language_model
 from ..solvers import GMRES, Anderson
+from ..trees import map_tensors, select_rows
 from .comparison import save_figures
 from .result import Claim, PaperResult, write_csv
 from .tables import markdown_table

@@ -12,7 +12,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from .._internal.trees import leaves
 from ..adjoints import Implicit
 from ..equilibrium import ConvergenceWarning, Equilibrium
 from ..jacobian import jacobian_penalty
@@ -24,6 +23,7 @@ from ..lab.train import Process
 from ..models import AbstractEquilibriumModel, DEQTransformerLM, preset
 from ..nn import cached_parameters
 from ..solvers import GMRES, AbstractLinearSolver, AbstractSolver, Anderson, Broyden, Picard
+from ..trees import leaves
 from .comparison import save_figures
 from .memory_profile import peak_bytes
 from .result import Claim, PaperResult, Source, Threshold

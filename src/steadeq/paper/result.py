@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from .._internal.codec import Reader, to_plain
+from ..codec import Reader, to_plain
 from ..lab.config import TrainConfig
 from ..lab.files import write_atomically
 from ..lab.recipes.registry import Scale

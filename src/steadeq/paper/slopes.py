@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from .._fixed_point import fixed_point
+from .. import fixed_point
 from ..equilibrium import SolveStats
 from ..lab.recipes.registry import Scale
 from ..lab.report.style import GRAY, HEIGHT, INK, WIDTH, look, styled, use_log_scale

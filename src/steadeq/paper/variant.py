@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from .._internal.codec import AbstractCoded
+from ..codec import AbstractCoded
 from ..lab import recipes
 from ..lab.config import TrainConfig
 from ..lab.divergence import has_diverged

@@ -12,6 +12,7 @@ import types
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -39,17 +40,14 @@ class CompiledMap:
 
     def __init__(self, f: Callable[..., Any], mode: str | None = None) -> None:
         self._f, self._mode = f, mode
-        self._evaluate: Callable[..., Any] | None = None
         self._blocks: dict[Any, Callable[..., Any]] = {}
         self._failed: set[Any] = set()
 
-    @property
+    @cached_property
     def evaluate(self) -> Callable[..., Any]:
         """The map, compiled."""
-        if self._evaluate is None:
-            # Solves keep earlier images, over which a captured CUDA graph would write.
-            self._evaluate = torch.compile(self._f)
-        return self._evaluate
+        # In the default mode, as solves keep earlier images, over which a captured CUDA graph would write.
+        return torch.compile(self._f)
 
     def solve(
         self, z0: Tensor, inputs: tuple[Any, ...], *, solver: AbstractSolver, layout: Layout, options: Options

@@ -143,12 +143,8 @@ class LeastResidual:
         """Take in a new Hessenberg column of the operator; return the (B,) norm of the least residual."""
         normal = self._normals[-1]
         last = normal.select(1, self._space.size - 1)
-        if self._space.is_regular:
-            slope = last - torch.linalg.vecdot(normal, along)
-            length = torch.hypot(norm, slope)
-            cosine, sine = norm / length, slope / length
-        else:
-            cosine, sine = rotation(normal, last, along, norm, self._space.least_norm())
+        least_norm = None if self._space.is_regular else self._space.least_norm()
+        cosine, sine = rotation(normal, last, along, norm, least_norm)
         self._normals.append(torch.cat([normal * cosine.unsqueeze(1), sine.unsqueeze(1)], dim=1))
         self._residuals.append(self._residuals[-1] * cosine)
         return self._residuals[-1]
@@ -211,14 +207,17 @@ def minimize_residual(hessenberg: Tensor, normal: Tensor, used: Tensor, norm: Te
 
 
 def rotation(
-    normal: Tensor, last: Tensor, along: Tensor, norm: Tensor, least_norm: Tensor | float = 1.0
+    normal: Tensor, last: Tensor, along: Tensor, norm: Tensor, least_norm: Tensor | float | None = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Return cosine and sine by which the normal of a Hessenberg matrix of I - operator turns with a new column.
 
     Takes the (B, size) normal and its last entry, the column along the basis, the entry below it, and the smallest such
-    entry before, by which rounding errors were magnified.
+    entry before, by which rounding errors were magnified; None for that if the norm is known to be far above rounding.
     """
     slope = last - torch.linalg.vecdot(normal, along)
+    if least_norm is None:
+        length = torch.hypot(norm, slope)
+        return norm / length, slope / length
     # A slope of rounding noise and a norm of zero: I - operator is singular on the space, and the residual stays.
     eps = torch.finfo(norm.dtype).eps
     noise = 100 * eps * (1 + torch.linalg.vector_norm(along, dim=1)) / least_norm

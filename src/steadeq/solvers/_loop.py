@@ -40,6 +40,8 @@ class Options:
     """Return the last finite iterate instead of the best."""
     code: CompiledMap | None = None
     """What makes all evaluations but the first, if these are compiled."""
+    prefix: Prefix | None = None
+    """Sums over prefixes, if rows are the tokens of causal samples; the loop sets it."""
 
 
 def solve(
@@ -64,27 +66,16 @@ def solve(
     Returns:
         The (B, D) state, how the solve went, and the state of the method as the solve left it.
     """
-    if not solver.causal:
-        return _iterate(f, z0, inputs, solver, layout, options, None)
-    # A row for each token, measured and weighed together with the tokens before it. All that is decided of a token, its
-    # weights, its best iterate and its stop, comes from sums over its prefix: no later token has a part in it.
-    tokens = layout.by_token()
-    start, length = tokens.pack(layout.unpack(z0)), tokens.num_tokens
-    z, stats, _ = _iterate(f, start, inputs, solver, tokens, replace(options, compact=False), Prefix(length))
-    return layout.pack(tokens.unpack(z)), _by_sample(stats, length), None
-
-
-def _iterate(
-    f: Callable[..., Any],
-    z0: Tensor,
-    inputs: tuple[Any, ...],
-    solver: AbstractSolver,
-    layout: Layout,
-    options: Options,
-    prefix: Prefix | None,
-) -> tuple[Tensor, SolveStats, Any]:
+    if solver.causal and options.prefix is None:
+        # A row for each token, measured and weighed together with the tokens before it. All that is decided of a token,
+        # its weights, its best iterate and its stop, comes from sums over its prefix: no later token has a part in it.
+        tokens = layout.by_token()
+        start, prefix = tokens.pack(layout.unpack(z0)), Prefix(tokens.num_tokens)
+        options = replace(options, compact=False, prefix=prefix)
+        z, stats, _ = solve(f, start, inputs, solver=solver, layout=tokens, options=options)
+        return layout.pack(tokens.unpack(z)), _by_sample(stats, prefix.length), None
     is_traced, is_recorded = torch.compiler.is_compiling(), torch.is_grad_enabled()
-    num_silent, code, keep_rows = options.num_silent, options.code, options.keep_rows
+    num_silent, code, keep_rows, prefix = options.num_silent, options.code, options.keep_rows, options.prefix
     eps = layout.eps
     progress = Progress(
         z0,

@@ -58,11 +58,10 @@ class RunningMap:
     ) -> None:
         self.layout, self.inputs, self._compact = layout, inputs, compact
         self._is_watched = not torch.compiler.is_compiling()
-        # Under inference mode tensors do not count how often they are written to; those of the solve shall.
-        self._is_inference = self._is_watched and torch.is_inference_mode_enabled()
         # Asked once, as each question counts beside a small map.
         self._is_transformed = self._is_watched and is_transformed()
-        self._f = torch.inference_mode()(f) if self._is_inference else f
+        # Under inference mode tensors do not count how often they are written to; those of the solve shall.
+        self._f = torch.inference_mode()(f) if self._is_watched and torch.is_inference_mode_enabled() else f
         self._may_ask, self._is_first = may_ask, True
         self._options = {"step": -1} if passes_step else {}
         self.has_compacted = False

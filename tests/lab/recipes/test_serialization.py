@@ -6,7 +6,7 @@ import json
 import pytest
 
 from steadeq import GMRES, Anderson, Broyden, Implicit, Phantom
-from steadeq._internal.codec import to_plain
+from steadeq.codec import to_plain
 from steadeq.jacobian import JacobianRegularizer
 from steadeq.jacobian.schedules import ClosedLoop, Increments
 from steadeq.lab import recipes

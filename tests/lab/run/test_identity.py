@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from lab.train.runs import Crash, tiny_config, train_until
 
-from steadeq._internal.codec import to_plain
+from steadeq.codec import to_plain
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError
 from steadeq.lab.run.folder import RunFolder

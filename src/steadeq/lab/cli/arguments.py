@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-from ..._internal.codec import init_fields, is_section, join
-from ..._internal.validation import suggestion
+from ...checks import suggestion
+from ...codec import init_fields, is_section, join
 from ..errors import HelpShown, InputError
 from ..serialization import (
     build,

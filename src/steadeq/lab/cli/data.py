@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bar
 
-from ..._internal.validation import suggestion
+from ...checks import suggestion
 from ..data import search_path
 from ..data.catalog import CATALOG, Entry
 from ..data.download import Progress

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..._internal.validation import check_count
+from ...checks import check_count
 from .. import recipes
 from ..config import TrainConfig
 from ..report import Panel, RunGroup, Section, loop_figure, validation_evals_figure, write_report

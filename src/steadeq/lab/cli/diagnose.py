@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._internal.trees import leaves, map_tensors
 from ...diagnosis import Diagnosis, Subject, diagnose
 from ...equilibrium import Equilibrium
 from ...jacobian import frobenius_norm, operator_norm, spectral_radius
 from ...models import AbstractEquilibriumModel
 from ...solvers import AbstractSolver
+from ...trees import leaves, map_tensors
 from ..config import TrainConfig
 from ..errors import InputError
 from ..extension import EXTENSIONS

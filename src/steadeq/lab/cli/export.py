@@ -15,9 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._internal.trees import leaves
-from ...export import OPSET, ExportedModel, ExportError, export_model
-from ...export._file import kind_of
+from ...export import OPSET, ExportedModel, ExportError, export_model, kind_of
 from ...models import (
     DEQTransformerLM,
     EquilibriumTransformer,
@@ -32,6 +30,7 @@ from ...models.pretrained import is_pretrained
 from ...models.transformer import is_language_model, vocabulary_size
 from ...nn import DEQ
 from ...solvers import AbstractSolver
+from ...trees import leaves
 from ..config import TrainConfig
 from ..data import AbstractDataConfig, read_samples
 from ..errors import InputError

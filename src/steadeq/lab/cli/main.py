@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ... import __version__
-from ..._internal.validation import suggestion
+from ...checks import suggestion
 from ..errors import HelpShown, InputError, Interrupted, RunError, printable
 from ..extension import EXTENSIONS
 from ..memory import lack_of_memory

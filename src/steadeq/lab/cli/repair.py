@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..._internal.validation import check_count, check_positive
+from ...checks import check_count, check_positive
 from ...diagnosis import Diagnosis, Verdict
 from ...diagnosis.words import is_adding
 from ...jacobian import JacobianRegularizer

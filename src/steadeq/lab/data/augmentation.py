@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..._internal.validation import check_count
+from ...checks import check_count
 from ..errors import InputError
 from ..tasks import Classification
 from .dataset import AbstractDataConfig, InMemory, Splits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..._internal.validation import check_count
+from ...checks import check_count
 from ..errors import InputError
 from ..tasks import IGNORED, Segmentation
 from .dataset import AbstractDataConfig, Splits, hold_out

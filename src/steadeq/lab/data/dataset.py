@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
-from ..._internal.validation import check_count
+from ...checks import check_count
 from ..errors import InputError
 from ..tasks import IGNORED, AbstractTask
 from .vocabulary import Vocabulary

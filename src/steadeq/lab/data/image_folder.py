@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..._internal.validation import check_choice
+from ...checks import check_choice
 from ..errors import InputError
 from .augmentation import normalize
 from .dataset import AbstractDataset, digest

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..._internal.validation import check_choice, check_count
+from ...checks import check_choice, check_count
 from ..errors import InputError
 from ..tasks import Classification
 from .augmentation import Preparation

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..._internal.validation import check_choice, check_not_negative, check_positive
+from ...checks import check_choice, check_not_negative, check_positive
 from ..tasks import Regression
 from .dataset import AbstractDataConfig, InMemory, Splits, check_seed
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..._internal.validation import check_count
+from ...checks import check_count
 from ..errors import InputError
 from ..tasks import LanguageModeling
 from .dataset import AbstractDataConfig, Splits, digest

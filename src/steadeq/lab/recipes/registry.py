@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
-from ..._internal.validation import suggestion
 from ...adjoints import Implicit
+from ...checks import suggestion
 from ..config import TrainConfig
 from ..errors import InputError
 from ..extension import EXTENSIONS

@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ...models._saved import check_saved
+from ...models.saved import check_saved
 from ..errors import InputError, RunError
 from ..files import apply_umask, one_line, sync, write_atomically
 from ..memory import lack_of_memory

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..._internal.codec import join, to_plain
+from ...codec import join, to_plain
 from ..config import TrainConfig
 from ..data import Splits, Vocabulary, fingerprint
 from ..errors import InputError

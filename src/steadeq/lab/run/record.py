@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..._internal.codec import Reader, dump, to_plain
+from ...codec import Reader, dump, to_plain
 from ...diagnosis import Diagnosis
 from ...models.pretrained import is_pretrained
 from ..config import TrainConfig

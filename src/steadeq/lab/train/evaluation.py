@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..._internal.trees import leaves
 from ...equilibrium import Status
 from ...jacobian import frobenius_norm, spectral_radius
 from ...solvers import AbstractSolver
+from ...trees import leaves
 from ..data import MapDataset, evaluation_batches, is_contiguous, read_samples, spread_over
 from ..errors import InputError, Interrupted
 from ..files import check_plain, write_atomically

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ... import __version__
-from ..._internal.allocator import keep_freed_memory
 from ...equilibrium import ConvergenceWarning, Equilibrium
 from ...jacobian import AbstractRegularizer, Constant
+from ...nn import keep_freed_memory
 from ..config import TrainConfig
 from ..data import Splits, check_all_targets, open_reader, read_samples
 from ..divergence import NUM_STEPS, is_off_track, trivial_loss_of

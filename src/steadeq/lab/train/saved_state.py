@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._internal.codec import shown
+from ...codec import shown
 
 _LIKE_PARAMETERS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer"}
 """What the optimizers of PyTorch keep for each parameter, in its shape."""

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._internal.trees import map_leaves
 from ...adjoints import AbstractAdjoint
 from ...equilibrium import Equilibrium, Status
 from ...jacobian import AbstractRegularizer
 from ...solvers import AbstractSolver
+from ...trees import map_leaves
 from ..tasks import AbstractTask
 from .adapter import Answer, Carry, ModelAdapter
 from .profile import Profile

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..._internal.codec import to_plain
+from ...codec import to_plain
 from ..config import TrainConfig
 from ..errors import InputError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from steadeq._internal.codec import Reader, dump, to_plain
+from steadeq.codec import Reader, dump, to_plain
 
 
 @dataclass(frozen=True, kw_only=True)

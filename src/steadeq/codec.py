@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
-from .validation import suggestion
+from .checks import suggestion
 
 T = TypeVar("T")
 CLASS = "class"
@@ -168,7 +168,7 @@ class Reader:
             name = content.pop(CLASS, None)
             if name is not None:
                 kind = self.find_class(name, kind, where)
-            elif inspect.isabstract(kind):
+            elif is_abstract(kind):
                 raise self.error(f"{join(where, CLASS)} is missing.")
         hints = hints_of(kind)
         keys = {self.keys.get(field.name, field.name): field.name for field in init_fields(kind)}
@@ -203,6 +203,14 @@ class Reader:
 def class_path(kind: type) -> str:
     """Return the name under which JSON stores a class."""
     return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def is_abstract(kind: type) -> bool:
+    """Return whether a class is the base of a family, and nothing is an object of it alone.
+
+    Some bases say so by their name only, as they leave nothing but class variables open.
+    """
+    return inspect.isabstract(kind) or kind.__name__.startswith("Abstract")
 
 
 def is_section(hint: Any) -> bool:
