@@ -312,7 +312,7 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
         names = having(stabilizer)
         return claim(
             f"kept-{rows.slug(stabilizer)}",
-            f"{stabilizer}: most networks keep their accuracy, with all seeds",
+            f"{stabilizer}: most networks keep their accuracy",
             lambda s: 2 * sum(kept(s, name) for name in names) > len(names),
             lambda s: f"{sum(kept(s, name) for name in names)} of {len(names)} do; seeds: {percents(s, names, 'kept')}",
         )
@@ -321,7 +321,7 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
     found = [
         claim(
             "falls-apart",
-            f"{rows.NONE}: no iterated network keeps its accuracy with all seeds",
+            f"{rows.NONE}: no iterated network keeps its accuracy",
             lambda s: not any(kept(s, name) for name in plain),
             lambda s: f"{sum(kept(s, name) for name in plain)} of {len(plain)} do; seeds: {percents(s, plain, 'kept')}",
         ),
@@ -350,9 +350,7 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
             )
         )
     if is_whole:
-        text = (
-            "at the size of training tells who is right far beyond it: rank correlation over the rows that learned of"
-        )
+        text = "tells who is right far beyond the size of training: rank correlation of"
         found += [
             claim(
                 "settled-predicts",

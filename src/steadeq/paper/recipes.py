@@ -98,13 +98,13 @@ def _with_our_solvers(config: TrainConfig) -> TrainConfig:
 
 @recipe("cifar10-mdeq-jr-linear-day", scale="day")
 def cifar10_mdeq_jr_linear_day() -> TrainConfig:
-    """CIFAR-10 with an MDEQ of two scales and a weight of the penalty that grows in training."""
+    """CIFAR-10 with an MDEQ of two scales and a penalty whose weight grows in training."""
     return replace(cifar10_mdeq_jr_day(), regularizer=replace(_mdeq_penalty(), weight=0.1, schedule=Linear(end=0.5)))
 
 
 @recipe("cifar10-mdeq-jr-closed-loop-day", scale="day")
 def cifar10_mdeq_jr_closed_loop_day() -> TrainConfig:
-    """CIFAR-10 with an MDEQ of two scales and a penalty that a closed loop weighs by the residual."""
+    """CIFAR-10 with an MDEQ of two scales and a penalty in a closed loop on the residual."""
     # The bounds of its run, which it never came near.
     loop = ClosedLoop(maximum=100.0, max_share=0.5)
     return replace(cifar10_mdeq_jr_day(), regularizer=replace(_mdeq_penalty(), schedule=loop))
@@ -112,7 +112,7 @@ def cifar10_mdeq_jr_closed_loop_day() -> TrainConfig:
 
 @recipe("cifar10-mdeq-jr-closed-loop-evals-day", scale="day")
 def cifar10_mdeq_jr_closed_loop_evals_day() -> TrainConfig:
-    """CIFAR-10 with an MDEQ of two scales and a penalty that a closed loop weighs by the evaluations."""
+    """CIFAR-10 with an MDEQ of two scales and a penalty in a closed loop on the evaluations."""
     # Solves may take more than the loop is to hold, or it could not tell whether they need them.
     loop = ClosedLoop(observed="evals", target=6)
     return replace(cifar10_mdeq_day(), regularizer=replace(_mdeq_penalty(), schedule=loop))
@@ -261,7 +261,7 @@ def wikitext2_deq_post_jr_day() -> TrainConfig:
 
 @recipe("wikitext2-deq-post-jr-closed-loop-day", scale="day")
 def wikitext2_deq_post_jr_closed_loop_day() -> TrainConfig:
-    """WikiText-2 with a small post-LN DEQ-Transformer and a penalty that a closed loop weighs by the residual."""
+    """WikiText-2 with a small post-LN DEQ-Transformer and a penalty in a closed loop on the residual."""
     return replace(wikitext2_deq_post_jr_day(), regularizer=replace(_text_penalty(), schedule=ClosedLoop()))
 
 

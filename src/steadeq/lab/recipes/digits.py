@@ -43,21 +43,21 @@ def digits_jr() -> TrainConfig:
 
 @recipe("digits-jr-linear", scale="cpu")
 def digits_jr_linear() -> TrainConfig:
-    """A convolutional DEQ on handwritten digits, with a weight of the penalty that grows in training."""
+    """A convolutional DEQ on handwritten digits, with a penalty whose weight grows in training."""
     base = digits_jr()
     return replace(base, regularizer=replace(base.regularizer, weight=1.0, schedule=Linear(end=3.0)))
 
 
 @recipe("digits-jr-closed-loop", scale="cpu")
 def digits_jr_closed_loop() -> TrainConfig:
-    """A convolutional DEQ on handwritten digits, with a penalty that a closed loop weighs by the residual."""
+    """A convolutional DEQ on handwritten digits, with a penalty in a closed loop on the residual."""
     base = digits_jr()
     return replace(base, regularizer=replace(base.regularizer, schedule=ClosedLoop()))
 
 
 @recipe("digits-jr-closed-loop-evals", scale="cpu")
 def digits_jr_closed_loop_evals() -> TrainConfig:
-    """A convolutional DEQ on handwritten digits, with a penalty that a closed loop weighs by the evaluations."""
+    """A convolutional DEQ on handwritten digits, with a penalty in a closed loop on the evaluations."""
     base = digits()
     # Solves may take more than the loop is to hold, or it could not tell whether they need them.
     loop = ClosedLoop(observed="evals", target=6)

@@ -57,7 +57,7 @@ def wikitext2_deq_post_jr_cpu() -> TrainConfig:
 
 @recipe("wikitext2-deq-post-jr-linear-cpu", scale="cpu")
 def wikitext2_deq_post_jr_linear_cpu() -> TrainConfig:
-    """A small post-LN DEQ-Transformer on a part of WikiText-2, with a weight of the penalty that grows in training."""
+    """A small post-LN DEQ-Transformer on a part of WikiText-2, with a penalty whose weight grows in training."""
     base = wikitext2_deq_post_jr_cpu()
     return replace(base, regularizer=replace(base.regularizer, weight=0.1, schedule=Linear(end=0.7)))
 
