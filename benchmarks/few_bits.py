@@ -321,7 +321,7 @@ def fill(page: str, numbers: dict[str, Any]) -> str:
     kernels = numbers["kernels"]
     blocks = {
         "table": _table(rows),
-        "text": _table(texts),
+        "text": _table(texts) if texts[1:] else "Not measured yet.",
         "kernels": f"{kernels['size']:.2f} of the size and {kernels['time']:.2f} of the time, with states that differ "
         f"by {100 * kernels['difference']:.1f}%",
         "claims": "\n".join(

@@ -25,7 +25,7 @@ def fit(
     num_steps: int,
     max_grad_norm: float | None = None,
 ) -> None:
-    """Train a network whose loss is not that of a recipe.
+    """Train a network with a loss of its own.
 
     Args:
         model: The network.
