@@ -182,6 +182,11 @@ def test_claims_follow_from_the_runs():
     for id in ("falls-apart", "kept-jacobian-vjp", "kept-outer-norm", "costs-nothing", "larger", "settled-predicts"):
         assert outcome(id, found) == "holds", id
     assert outcome("radius-predicts", found) == "holds"
+    # Where nothing was learned, nothing can be kept or lost.
+    found = made_up(lambda name: {"learned": 0.0, "kept": 0.0, "best": 0.0})
+    for id in ("falls-apart", "kept-outer-norm", "costs-nothing"):
+        assert outcome(id, found) == "not tested"
+
     found = made_up(lambda name: {"kept": 0.0} if "outer norm" in name else {})
     assert outcome("falls-apart", found) == outcome("kept-outer-norm", found) == "does not hold"
     assert outcome("kept-residual", found) == "holds"

@@ -308,13 +308,26 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
             raise MissingNumber(f"only {len(known)} rows have learned")
         return [(row.mean(measure), row.mean(_FAR)) for row in known]
 
+    def require_learned(summary: Summary, names: Sequence[str]) -> None:
+        if not any(summary[name].mean("learned") for name in names):
+            raise MissingNumber("no network has learned the task")
+
+    def num_kept(summary: Summary, names: Sequence[str]) -> int:
+        require_learned(summary, names)
+        return sum(kept(summary, name) for name in names)
+
+    def costs_nothing(summary: Summary) -> bool:
+        require_learned(summary, plain)
+        pairs = zip(damped, plain, strict=True)
+        return all(summary[name].mean("best") >= summary[other].mean("best") - CLOSE for name, other in pairs)
+
     def keeps(stabilizer: str) -> Claim[Summary]:
         names = having(stabilizer)
         return claim(
             f"kept-{rows.slug(stabilizer)}",
             f"{stabilizer}: most networks keep their accuracy",
-            lambda s: 2 * sum(kept(s, name) for name in names) > len(names),
-            lambda s: f"{sum(kept(s, name) for name in names)} of {len(names)} do; seeds: {percents(s, names, 'kept')}",
+            lambda s: 2 * num_kept(s, names) > len(names),
+            lambda s: f"{num_kept(s, names)} of {len(names)} do; seeds: {percents(s, names, 'kept')}",
         )
 
     plain, damped = having(rows.NONE), having(rows.DIFFERENCE)
@@ -322,16 +335,14 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
         claim(
             "falls-apart",
             f"{rows.NONE}: no iterated network keeps its accuracy",
-            lambda s: not any(kept(s, name) for name in plain),
-            lambda s: f"{sum(kept(s, name) for name in plain)} of {len(plain)} do; seeds: {percents(s, plain, 'kept')}",
+            lambda s: num_kept(s, plain) == 0,
+            lambda s: f"{num_kept(s, plain)} of {len(plain)} do; seeds: {percents(s, plain, 'kept')}",
         ),
         *map(keeps, rows.STABILIZERS[1:] if is_whole else (rows.DIFFERENCE,)),
         claim(
             "costs-nothing",
             f"{rows.DIFFERENCE}: costs at most a point of the best accuracy, on each network",
-            lambda s: all(
-                s[name].mean("best") >= s[other].mean("best") - CLOSE for name, other in zip(damped, plain, strict=True)
-            ),
+            costs_nothing,
             lambda s: f"{percents(s, damped, 'best')} against {percents(s, plain, 'best')}",
         ),
     ]
