@@ -175,6 +175,26 @@ def test_long_growth_of_maps_far_from_normal_is_called_by_its_name():
     assert not diagnose(MAPS["contraction"][0], *samples(2), max_products=0).is_transient.any()
 
 
+def test_states_that_still_move_do_not_tell_whether_the_start_matters():
+    for name in ("contraction so slow that it looks like drift", "growth before slow convergence"):
+        f, dim, _, _ = MAPS[name]
+        diagnosis = diagnose(f, *samples(dim))
+        assert not diagnosis.is_path_independent.any()
+        assert diagnosis.summary["start"].startswith("not known")
+        assert "always start the same way" not in diagnosis.advice
+    # Two attractors: each start settles, on its own.
+    two = diagnose(lambda z, x: torch.tanh(2 * z), *samples(3))
+    assert two.summary["start"].startswith("matters")
+
+
+def test_rows_that_see_each_other_are_advised_to_be_one_sample():
+    A, W = torch.roll(torch.eye(12), 1, 0).double(), 0.9 * torch.linalg.qr(torch.randn(8, 8).double())[0]
+    f = lambda z, x: A @ torch.tanh(z @ W) + x  # noqa: E731
+    z, x = torch.zeros(12, 8).double(), torch.randn(12, 8).double()
+    assert diagnose(f, z, x).advice.startswith("pass batch_dims=0")
+    assert "batch_dims" not in diagnose(f, z, x, batch_dims=0).advice
+
+
 def test_a_drift_is_uncertain_where_the_radius_is_below_one():
     f, (z, x) = lambda z, x: 0.999995 * z + 5e-6, samples(3, torch.float32)
     assert not diagnose(f, z, x).is_certain.any()

@@ -149,8 +149,18 @@ def _helping(diagnosis: Diagnosis) -> str:
 
 def _start(diagnosis: Diagnosis) -> str:
     share = float(diagnosis.is_path_independent.double().mean())
-    answer = "does not matter" if share == 1 else "matters"
+    if share == 1:
+        answer = "does not matter"
+    else:
+        answer = "matters" if start_matters(diagnosis) else "not known, as states still move"
     return f"{answer}; from {' and '.join(diagnosis.starts)} {share:.0%} end in the same state"
+
+
+def start_matters(diagnosis: Diagnosis) -> bool:
+    """Return whether samples end in other states from other starts, and not only because all of them still move."""
+    converges = diagnosis.verdict == Verdict.CONVERGES
+    still_moves = converges & ~diagnosis.is_certain & ((diagnosis.rate > SLOW) | diagnosis.is_transient)
+    return bool((~diagnosis.is_path_independent & ~still_moves).any())
 
 
 def _radius(diagnosis: Diagnosis) -> str:
@@ -231,6 +241,8 @@ def advice(diagnosis: Diagnosis) -> str:
     stop = f", or stop at {depth} evaluations" if depth else ""
     if diagnosis.is_random:
         return "put dropout in eval mode, or pass its mask as an input"
+    if "batch_dims=0" in diagnosis.radius_missing:
+        return "pass batch_dims=0: the rows of the state depend on each other, so that they are no samples of a batch"
     if bool((diagnosis.movement < NEGLIGIBLE).all()) and diagnosis.settles:
         return "leave the loop out, or start elsewhere"
     if diagnosis.recall is not None and float(diagnosis.recall.max()) == 0 and not diagnosis.settles:
@@ -265,7 +277,7 @@ def is_adding(diagnosis: Diagnosis) -> bool:
 def _advice_where_it_settles(diagnosis: Diagnosis) -> str:
     if diagnosis.effect == "hurts":
         return "tune with random depths (LogNormalDepth) and answers at several of them: it settles on worse answers"
-    if not bool(diagnosis.is_path_independent.all()):
+    if start_matters(diagnosis):
         return "always start the same way, or tune from random starts: the result depends on the start"
     if float(diagnosis.rate.nan_to_num(0).max()) > SLOW:
         return f"solve with Anderson(), which takes fewer evaluations here, or tune with {_PENALTY}"
