@@ -48,7 +48,7 @@ def raising(error: Exception):
     def run(arguments):
         raise error
 
-    return lambda name: run
+    return lambda *_: run
 
 
 @pytest.mark.parametrize("kind", LACKS)

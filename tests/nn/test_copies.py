@@ -29,6 +29,10 @@ def fake_compile(cell, **kwargs):
     return compiled
 
 
+# Sums depend on where tensors lie in memory; weights that are left over differ in the first digit.
+ROUNDING = {"rtol": 1e-12, "atol": 1e-15}
+
+
 @pytest.fixture(params=[False, True], ids=["eager", "compiled"])
 def layer(request, monkeypatch):
     monkeypatch.setattr(torch, "compile", fake_compile)
@@ -104,7 +108,7 @@ def test_the_state_dict_makes_a_round_trip_through_a_safe_load(layer):
     other = DEQ(TanhCell(5), solver=layer.solver, adjoint=layer.adjoint)
     assert not torch.equal(other.cell.weight, layer.cell.weight)
     assert other.load_state_dict(state).missing_keys == []
-    torch.testing.assert_close(step(other, x), step(layer, x), rtol=0, atol=0)
+    torch.testing.assert_close(step(other, x), step(layer, x), **ROUNDING)
 
 
 def test_loading_a_state_dict_takes_effect_at_once(layer):
@@ -113,7 +117,7 @@ def test_loading_a_state_dict_takes_effect_at_once(layer):
     step(layer, x)
     other = DEQ(TanhCell(5), solver=layer.solver, adjoint=layer.adjoint)
     layer.load_state_dict(other.state_dict())
-    torch.testing.assert_close(step(layer, x), step(other, x), rtol=0, atol=0)
+    torch.testing.assert_close(step(layer, x), step(other, x), **ROUNDING)
 
 
 def test_compiled_code_is_left_out_of_the_state(layer):
@@ -170,4 +174,4 @@ def test_a_layer_with_weight_norm_can_be_copied():
     torch.testing.assert_close(step(copy.deepcopy(layer), x), step(layer, x), rtol=0, atol=0)
     other = DEQ(Cell())
     other.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(step(other, x), step(layer, x), rtol=0, atol=0)
+    torch.testing.assert_close(step(other, x), step(layer, x), **ROUNDING)

@@ -168,6 +168,9 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 def kind_of(path: Path) -> Format:
     """Return the kind of a file, by its ending.
 
+    Args:
+        path: The file.
+
     Raises:
         ExportError: It is neither .pt2 nor .onnx.
     """

@@ -109,6 +109,9 @@ def refuse_inference_mode() -> None:
 def linearize(eq: Equilibrium) -> Linearization:
     """Return f around the state, which is held constant, under the autocast that is on now.
 
+    Args:
+        eq: The map and the state.
+
     Raises:
         TypeError: What is given is no equilibrium.
         RuntimeError: Nothing can be differentiated here.

@@ -110,9 +110,9 @@ def test_a_lack_of_memory_is_a_sentence(run, monkeypatch, capfd):
     def starve(*_):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
 
-    monkeypatch.setattr(command, "_load", lambda name: starve)
+    monkeypatch.setattr(command, "_load", lambda *_: starve)
     assert "not enough memory" in refuse(capfd, "train", "synthetic", code=1)
-    monkeypatch.setattr(command, "_load", lambda name: lambda rest: (_ for _ in ()).throw(RuntimeError("a bug")))
+    monkeypatch.setattr(command, "_load", lambda *_: lambda rest: (_ for _ in ()).throw(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         main(["train"])
 
@@ -323,7 +323,7 @@ def test_closed_streams_are_no_error():
 def test_ctrl_c_while_modules_are_imported_is_never_swallowed():
     code = (
         "import signal; from steadeq.lab.cli import main\n"
-        "def load(name):\n"
+        "def load(*_):\n"
         "    try:\n        signal.raise_signal(signal.SIGINT)\n"
         "    except BaseException:\n        pass\n"
         "    return lambda rest: 0\n"
