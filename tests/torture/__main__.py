@@ -11,6 +11,7 @@ import datetime
 import json
 import platform
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -64,7 +65,9 @@ def _chosen(words: list[str], share: float) -> dict[str, list[int]]:
 
 
 def _row(name: str, num_tries: int, failures: list[Failure], seconds: float) -> dict:
-    told = [{"try": failure.number, "reason": failure.reason} for failure in failures]
+    # Where this machine keeps its temporary files is no part of the result.
+    place = tempfile.gettempdir() + "/"
+    told = [{"try": failure.number, "reason": failure.reason.replace(place, "")} for failure in failures]
     return {"attack": name, "tries": num_tries, "failures": told, "seconds": round(seconds)}
 
 

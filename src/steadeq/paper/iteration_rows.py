@@ -92,7 +92,7 @@ class Task:
     """Evaluations of a block of one state on each step, on average."""
     networks: Mapping[str, Sequence[str]]
     """Stabilizers by network."""
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] = (0, 1, 2)
     minutes: float
     num_steps: int
 
@@ -253,7 +253,6 @@ PREFIX_SUMS = Task(
     sizes={16: 128, 64: 32, 256: 16, 512: 8},
     depth=12,
     networks=_CONV_ROWS,
-    seeds=(0, 1, 2),
     minutes=0.7,
     num_steps=400,
 )
@@ -264,7 +263,6 @@ ADDITION = Task(
     sizes={6: 256, 12: 128, 24: 64, 40: 32},
     depth=12,
     networks={TRANSFORMER: (NONE,), LOOPED_TRANSFORMER: _FEW},
-    seeds=(0, 1, 2),
     minutes=1.0,
     num_steps=600,
 )
@@ -275,7 +273,6 @@ MAZES = Task(
     sizes={9: 128, 13: 64, 21: 16, 33: 8},
     depth=24,
     networks={EXPLICIT: (NONE,), LOOPED: _FEW},
-    seeds=(0, 1, 2),
     minutes=1.0,
     num_steps=400,
 )
@@ -286,7 +283,6 @@ SUDOKU = Task(
     sizes={4: 256},
     depth=12,
     networks={TRANSFORMER: (NONE,), LOOPED_TRANSFORMER: _FEW},
-    seeds=(0, 1, 2),
     minutes=1.0,
     num_steps=600,
 )
