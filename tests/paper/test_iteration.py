@@ -71,7 +71,7 @@ def test_networks_can_be_iterated_for_longer_than_trained(name):
     [
         PREFIX_SUMS.named(iteration_rows.CORE),
         iteration_rows.ADDITION.named(iteration_rows.LOOPED_TRANSFORMER),
-        iteration_rows.SUDOKU.named(iteration_rows.LOOPED_TRANSFORMER),
+        iteration_rows.SUDOKU.named(iteration_rows.NORMALIZED_TRANSFORMER),
     ],
 )
 def test_gradients_of_random_depths_go_through_the_last_third(name):

@@ -276,7 +276,7 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _claims_about(task: Task) -> list[Claim[Summary]]:
-    """Return what is claimed on a task: about every stabilizer where all are tried, and else about one penalty."""
+    """Return what is claimed on a task: about every stabilizer that is tried, and about one penalty in detail."""
     iterated = {name: found for name, found in task.networks.items() if len(found) > 1}
     explicit = [task.named(name) for name, found in task.networks.items() if len(found) == 1]
     is_whole = any(len(found) == len(rows.STABILIZERS) for found in iterated.values())
@@ -338,7 +338,7 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
             lambda s: num_kept(s, plain) == 0,
             lambda s: f"{num_kept(s, plain)} of {len(plain)} do; seeds: {percents(s, plain, 'kept')}",
         ),
-        *map(keeps, rows.STABILIZERS[1:] if is_whole else (rows.DIFFERENCE,)),
+        *(keeps(name) for name in rows.STABILIZERS[1:] if having(name)),
         claim(
             "costs-nothing",
             f"{rows.DIFFERENCE}: costs at most a point of the best accuracy, on each network",
@@ -346,7 +346,29 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
             lambda s: f"{percents(s, damped, 'best')} against {percents(s, plain, 'best')}",
         ),
     ]
-    if len(sizes) > 1:
+    if rows.LOOPED_TRANSFORMER in task.networks:
+        bare, normalized = map(task.named, (rows.LOOPED_TRANSFORMER, rows.NORMALIZED_TRANSFORMER))
+        found.append(
+            claim(
+                "normalization",
+                "a normalized state is learned with all seeds, and without a normalization with none",
+                lambda s: s[normalized].mean("learned") == 1 and s[bare].mean("learned") == 0,
+                lambda s: " against ".join(percents(s, [name], "learned") for name in (normalized, bare)),
+            )
+        )
+    if len(sizes) == 1:
+        found.append(
+            claim(
+                "beats-explicit",
+                f"{rows.DIFFERENCE}: iterated networks get at least 90% right, the explicit one at most 50%",
+                lambda s: (
+                    all(s[name].mean("best") >= LEARNED for name in damped)
+                    and all(s[name].mean("best") <= 0.5 for name in explicit)
+                ),
+                lambda s: " against ".join(percents(s, names, "best") for names in (damped, explicit)),
+            )
+        )
+    else:
         second = f"size_{sizes[1] / sizes[0]:g}"
         text = f"{rows.DIFFERENCE}: iterated networks get at least 90% right at the size {sizes[1]}"
         found.append(
@@ -422,7 +444,7 @@ class _Iteration(Comparison):
                         {"run": run, "row": name, **found} for run, found in zip(finished, measured[name], strict=True)
                     ]
                     summary[name] = summarize(variant, measured[name])
-            looped = rows.LOOPED if rows.LOOPED in task.networks else rows.LOOPED_TRANSFORMER
+            looped = rows.LOOPED if rows.LOOPED in task.networks else rows.NORMALIZED_TRANSFORMER
             figures = {
                 "accuracy": draw_curves(task, beyond),
                 "radius": draw_prediction(task, measured),

@@ -18,12 +18,15 @@ from .registry import recipe, regularized
 @recipe("mazes", scale="cpu")
 def mazes() -> TrainConfig:
     """A block of convolutions looped 24 times over pictures of mazes, not regularized."""
+    config = prefix_sums()
     return replace(
-        prefix_sums(),
+        config,
         model=LoopedConv.Config(input_channels=3, channels=24, dims=2),
         data=Mazes(),
         solver=Loop(num_steps=8),
         eval_solver=Picard(max_evals=96, tol=1e-3),
+        optimizer=replace(config.optimizer, learning_rate=3e-3, min_learning_rate=3e-3),
+        loop=replace(config.loop, batch_size=32, num_epochs=5),
     )
 
 
