@@ -346,7 +346,7 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
             lambda s: f"{percents(s, damped, 'best')} against {percents(s, plain, 'best')}",
         ),
     ]
-    if rows.LOOPED_TRANSFORMER in task.networks:
+    if {rows.LOOPED_TRANSFORMER, rows.NORMALIZED_TRANSFORMER} <= task.networks.keys():
         bare, normalized = map(task.named, (rows.LOOPED_TRANSFORMER, rows.NORMALIZED_TRANSFORMER))
         found.append(
             claim(
@@ -444,7 +444,8 @@ class _Iteration(Comparison):
                         {"run": run, "row": name, **found} for run, found in zip(finished, measured[name], strict=True)
                     ]
                     summary[name] = summarize(variant, measured[name])
-            looped = rows.LOOPED if rows.LOOPED in task.networks else rows.NORMALIZED_TRANSFORMER
+            preferred = (rows.LOOPED, rows.NORMALIZED_TRANSFORMER, rows.LOOPED_TRANSFORMER)
+            looped = next(name for name in preferred if name in task.networks)
             figures = {
                 "accuracy": draw_curves(task, beyond),
                 "radius": draw_prediction(task, measured),
