@@ -301,7 +301,7 @@ def wikitext2_transformer_xl_day() -> TrainConfig:
 
 @recipe("wikitext2-transformer-xl-same-block-day", scale="day")
 def wikitext2_transformer_xl_same_block_day() -> TrainConfig:
-    """WikiText-2 with a Transformer-XL whose layers have as many parameters as the DEQ beside its words."""
+    """WikiText-2 with a Transformer-XL with as many parameters as the DEQ, both without word vectors."""
     base = wikitext2_transformer_xl_day()
     assert isinstance(base.model, TransformerXL.Config)
     # The word tables have the width of the DEQ's; two layers have together what its cell and its injection have.

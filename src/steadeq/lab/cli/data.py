@@ -42,9 +42,11 @@ def run(arguments: Sequence[str]) -> int:
     summary = "List data sets, where they are, and how to get them; or download one."
     args = parse(Arguments, arguments, command="data", summary=summary)
     if args.name is not None and args.name not in CATALOG:
-        raise InputError(f"There is no dataset {args.name!r}.{suggestion(args.name, CATALOG)}")
+        raise InputError(
+            f"There is no data set {args.name!r}.{suggestion(args.name, CATALOG)} `steadeq data` lists them all."
+        )
     if args.name is None and (args.download or args.verify):
-        raise InputError(f"--{'download' if args.download else 'verify'} needs the name of a dataset.")
+        raise InputError(f"--{'download' if args.download else 'verify'} needs the name of a data set.")
     if args.to is not None and not args.download:
         raise InputError("--to needs --download: it names the folder to download into.")
     if args.name is None:
