@@ -14,7 +14,7 @@ from steadeq.solvers import AbstractSolver, Evaluation
 
 def replay(solver: AbstractSolver, z: Tensor, fz: Tensor, rejected: list[Tensor | None]) -> tuple[Any, list[Tensor]]:
     """Hand (evaluations, rows, D) evaluations to a method; return its last state, and its answers."""
-    state, answers = solver.init(z[0], eps=1e-16, may_ask=True), []
+    state, answers = solver.init(z[0], eps=1e-16, may_sync=True), []
     for k, mask in enumerate(rejected):
         norm = torch.linalg.vector_norm(fz[k], dim=1)
         at = Evaluation(z[k], fz[k], fz[k] - z[k], norm, mask, k + 1, solver.max_evals - k - 1, solver.tol, True)
@@ -57,7 +57,7 @@ class Scripted(AbstractSolver):
     def num_quiet_windows(self, dim: int) -> int:
         return self.quiet_windows
 
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Tensor:
+    def init(self, z: Tensor, *, eps: float, may_sync: bool) -> Tensor:
         self.log.clear()
         return torch.arange(self.points.shape[1])
 

@@ -22,7 +22,7 @@ class Heavy(AbstractSolver):
     damping: float = 0.8
     momentum: float = 0.1
 
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Tensor:
+    def init(self, z: Tensor, *, eps: float, may_sync: bool) -> Tensor:
         return z
 
     def step(self, state: Tensor, at: Evaluation) -> tuple[Tensor, Tensor]:

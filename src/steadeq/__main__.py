@@ -6,13 +6,13 @@ import sys
 def run() -> int:
     """Run the command in a process that ends with it, and return its exit code."""
     try:
-        from steadeq.lab.cli.leaving import LeavingAtOnce, StoppingOnce
+        from steadeq.lab.cli.leaving import ExitOnInterrupt, StopOnInterrupt
 
-        with LeavingAtOnce():
+        with ExitOnInterrupt():
             import steadeq.paper  # noqa: F401 (adds its command, recipes and figures)
             from steadeq.lab.cli.main import main
 
-        with StoppingOnce():
+        with StopOnInterrupt():
             return main()
     except KeyboardInterrupt:
         # Before the command has come so far as to say it itself.

@@ -34,7 +34,7 @@ from steadeq.solvers import GMRES, AbstractLinearSolver, AbstractSolver
 class Halved(AbstractSolver):
     """Goes half of the way that f goes."""
 
-    def init(self, z, *, eps, may_ask):
+    def init(self, z, *, eps, may_sync):
         return z
 
     def step(self, state, at):

@@ -25,7 +25,7 @@ Found = tuple[Any, SolveStats]
 class Momentum(AbstractSolver):
     """A method of somebody else: damped iteration that goes on in its last direction."""
 
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Tensor:
+    def init(self, z: Tensor, *, eps: float, may_sync: bool) -> Tensor:
         return z
 
     def step(self, state: Tensor, at: Evaluation) -> tuple[Tensor, Tensor]:

@@ -97,7 +97,7 @@ def test_samples_that_fail_or_are_solved_keep_what_they_had(driver, solver, comp
 class Heavy(AbstractSolver):
     """A method of somebody else: damped iteration with momentum."""
 
-    def init(self, z, *, eps, may_ask):
+    def init(self, z, *, eps, may_sync):
         return z
 
     def step(self, state, at: Evaluation):

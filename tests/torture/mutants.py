@@ -478,8 +478,8 @@ MUTANTS = (
     Mutant(
         name="columns of rounding count",
         file="solvers/anderson.py",
-        old="slot.index, at.norm, may_ask",
-        new="slot.index, 0 * at.norm, may_ask",
+        old="slot.index, at.norm, may_sync",
+        new="slot.index, 0 * at.norm, may_sync",
         tests=("tests/solvers/test_faults.py::TestDegenerateHistories",),
     ),
     Mutant(

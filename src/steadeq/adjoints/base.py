@@ -161,10 +161,10 @@ class AbstractLinearAdjoint(AbstractAdjoint):
             )
         if not torch.is_grad_enabled():
             return z, problem.check_samples(z, stats), record
-        may_ask = _may_ask(solver, z)
+        may_sync = _may_sync(solver, z)
         is_lost = lost_rows(solver, stats)
         is_checked = self.is_exact and problem.layout.batch_dims == 1 and len(z) > 1
-        audit = Audit(problem.cell, problem.layout.eps) if is_checked and may_ask else None
+        audit = Audit(problem.cell, problem.layout.eps) if is_checked and may_sync else None
         point = linearize_without(is_lost, problem, z if audit is None else audit.watch(z))
 
         def cotangent(vjp: Callable[[Tensor], Tensor], g: Tensor) -> tuple[Tensor, SolveStats]:
@@ -194,12 +194,12 @@ class AbstractLinearAdjoint(AbstractAdjoint):
         )
         if attached.requires_grad:
             warn_if_short("forward", solver, stats)
-            if may_ask:
+            if may_sync:
                 stats = check_steady(problem.cell, point, problem.z0, z, stats)
         return attached, stats, record
 
 
-def _may_ask(solver: AbstractSolver, z: Tensor) -> bool:
+def _may_sync(solver: AbstractSolver, z: Tensor) -> bool:
     """Return whether to look at numbers after a solve.
 
     A fixed budget on an accelerator is there to let the host run ahead, which a question would end.
@@ -212,7 +212,7 @@ def lost_rows(solver: AbstractSolver, stats: SolveStats) -> Tensor | None:
 
     Their derivatives are NaN, and not zero, however they are weighed; so they are left out where it can be known.
     """
-    if not _may_ask(solver, stats.status):
+    if not _may_sync(solver, stats.status):
         return None
     is_lost = stats.status == Status.NON_FINITE
     return is_lost.unsqueeze(1) if is_lost.any() and not is_lost.all() else None

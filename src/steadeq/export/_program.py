@@ -116,7 +116,7 @@ def _solver_of(adjoint: AbstractAdjoint, solver: AbstractSolver) -> AbstractSolv
         chosen = adjoint.forward_solver(solver)
     except ValueError as error:
         raise ExportError(str(error)) from error
-    if chosen.always_asks:
+    if chosen.always_syncs:
         raise ExportError(
             f"{type(chosen).__name__} cannot be exported, because its steps depend on values of tensors; choose "
             "Picard, Anderson or Broyden."

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ..lab.config import TrainConfig
 from ..lab.recipes.registry import Scale
-from ..lab.report.style import GRAY, HEIGHT, WIDTH, add_legend, look, new_axes, styled
+from ..lab.report.style import GRAY, HEIGHT, WIDTH, add_legend, line_style, new_axes, styled
 from ..lab.run.record import EvaluationRow, Spread, spread
 from . import language, table1, table2, table3, vision
 from .colors import place_of, places_of_gammas
@@ -192,7 +192,9 @@ def draw(data: DataSet, curves: Mapping[str, Curve]) -> Figure:
         for name, found in curves.items():
             place = places.get(name, place_of(name) or 0)
             x, y = zip(*found.values(), strict=True) if found else ((), ())
-            axes.plot(x, [factor * value for value in y], **{**look(place), "marker": "o", "markersize": 3}, label=name)
+            axes.plot(
+                x, [factor * value for value in y], **{**line_style(place), "marker": "o", "markersize": 3}, label=name
+            )
         axes.set_xscale("log")
         ticks = [budget for budget in data.budgets if budget]
         axes.set_xticks(ticks, labels=[str(tick) for tick in ticks])

@@ -19,7 +19,7 @@ from ..lab.data.digits import Digits
 from ..lab.data.readers import BatchOrder
 from ..lab.notation import error_note
 from ..lab.recipes.registry import Scale
-from ..lab.report.style import HEIGHT, WIDTH, look, new_axes, styled, use_log_scale
+from ..lab.report.style import HEIGHT, WIDTH, line_style, new_axes, styled, use_log_scale
 from ..lab.seeds import derive_generator, derive_seed
 from ..lab.train import Process
 from ..models import ConvDEQ
@@ -210,7 +210,7 @@ def draw_counterexample(distances: Sequence[float]) -> Figure:
     """Show how plain iteration leaves the fixed point of the paper's matrix."""
     with styled():
         figure, axes = new_axes("steps of plain iteration", "distance from the fixed point")
-        axes.plot(distances, marker="o", markersize=4, **look(0))
+        axes.plot(distances, marker="o", markersize=4, **line_style(0))
         use_log_scale(axes)
     return figure
 
@@ -223,7 +223,7 @@ def draw_residuals(traces: Mapping[Arm, Sequence[Sequence[float]]]) -> Figure:
         panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
         for axes, cell in zip(panels, cells, strict=True):
             for index, arm in enumerate(arm for arm in traces if arm.cell == cell):
-                values, style = np.array(traces[arm]), look(index)
+                values, style = np.array(traces[arm]), line_style(index)
                 numbers = range(1, values.shape[1] + 1)
                 axes.plot(numbers, values.mean(0), label=arm.penalty, **style)
                 axes.fill_between(numbers, values.min(0), values.max(0), color=style["color"], alpha=0.18, linewidth=0)

@@ -19,7 +19,7 @@ from ..jacobian import frobenius_norm, jacobian_penalty, linearize
 from ..lab.config import TrainConfig
 from ..lab.data import read_samples
 from ..lab.recipes.registry import Scale
-from ..lab.report.style import GRAY, HEIGHT, WIDTH, look, styled, use_log_scale
+from ..lab.report.style import GRAY, HEIGHT, WIDTH, line_style, styled, use_log_scale
 from ..lab.run.loading import load_trained
 from ..lab.tasks import AbstractTask
 from ..lab.train.adapter import ModelAdapter
@@ -308,7 +308,7 @@ def draw_errors(summary: Summary) -> Figure:
         figure = Figure(figsize=(2.4 * WIDTH, HEIGHT + 0.5))
         panels = figure.subplots(1, 3)
         for index, row in enumerate(summary):
-            style = look(index)
+            style = line_style(index)
             for axes, errors in zip(panels, (row.probe_errors, row.batch_errors, row.hutchinson_errors), strict=True):
                 axes.plot(list(errors), list(errors.values()), marker="o", markersize=4, label=row.cell, **style)
             errors = row.hutch_plus_plus_errors
@@ -339,7 +339,7 @@ def draw_costs(summary: Summary) -> Figure:
         axes = figure.add_subplot(xlabel="probes M", ylabel="cost in backward steps", xticks=COSTS)
         for index, row in enumerate(summary):
             axes.plot(
-                list(row.costs), list(row.costs.values()), marker="o", markersize=4, label=row.cell, **look(index)
+                list(row.costs), list(row.costs.values()), marker="o", markersize=4, label=row.cell, **line_style(index)
             )
         axes.plot(COSTS, COSTS, color=GRAY, linewidth=1, label="M backward steps")
         axes.set_ylim(bottom=0)

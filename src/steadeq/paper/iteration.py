@@ -24,7 +24,7 @@ from ..diagnosis.verdict import Verdict
 from ..lab.config import TrainConfig
 from ..lab.files import write_atomically
 from ..lab.recipes.registry import Scale
-from ..lab.report.style import HEIGHT, WIDTH, add_legend, look, styled
+from ..lab.report.style import HEIGHT, WIDTH, add_legend, line_style, styled
 from ..lab.run.archive import BEYOND_FILE
 from ..lab.run.folder import RunFolder
 from ..lab.run.loading import TrainedModel, load_trained
@@ -173,7 +173,7 @@ def draw_curves(task: Task, found: Mapping[str, Sequence[Beyond]]) -> Figure | N
                     runs = found.get(task.named(network, stabilizer), ())
                     if _iterates(runs):
                         values = 100 * np.mean([run["accuracy"][str(size)] for run in runs], axis=0)
-                        handles[stabilizer] = axes.plot(FACTORS, values, **look(place))[0]
+                        handles[stabilizer] = axes.plot(FACTORS, values, **line_style(place))[0]
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(FACTORS[::2], labels=[f"{factor:g}" for factor in FACTORS[::2]])
                 axes.set_title(f"{network}, size {size}")
@@ -233,7 +233,7 @@ def draw_prediction(task: Task, measured: Mapping[str, Sequence[Measures]]) -> F
                         run[name],
                         100 * (run[_FAR] or 0.0),
                         s=18,
-                        color=look(networks.index(network))["color"],
+                        color=line_style(networks.index(network))["color"],
                         alpha=0.7,
                     )
             axes.set_xlabel(title)

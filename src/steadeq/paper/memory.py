@@ -17,7 +17,7 @@ from ..equilibrium import ConvergenceWarning, Equilibrium
 from ..jacobian import jacobian_penalty
 from ..lab import recipes
 from ..lab.recipes.registry import Scale
-from ..lab.report.style import HEIGHT, WIDTH, look, styled, use_log_scale
+from ..lab.report.style import HEIGHT, WIDTH, line_style, styled, use_log_scale
 from ..lab.tasks import AbstractTask, Classification, LanguageModeling
 from ..lab.train import Process
 from ..models import AbstractEquilibriumModel, DEQTransformerLM, preset
@@ -175,10 +175,10 @@ def draw(summary: Summary, measured: Literal["training", "inference"]) -> Figure
                 budgets = [row.budget for row in chosen]
                 label = "the same cell, unrolled" if solver == UNROLLED else f"DEQ: {solver}"
                 values = [getattr(row, measured) / _MB for row in chosen]
-                axes.plot(budgets, values, marker="o", markersize=3.5, label=label, **look(index))
+                axes.plot(budgets, values, marker="o", markersize=3.5, label=label, **line_style(index))
                 if measured == "training" and solver in (ANDERSON, UNROLLED):
                     values = [row.training_penalized / _MB for row in chosen]
-                    axes.plot(budgets, values, marker="x", label=f"{label}, with penalty", **look(index))
+                    axes.plot(budgets, values, marker="x", label=f"{label}, with penalty", **line_style(index))
             axes.set_xscale("log", base=2)
             axes.set(title=name, xlabel="evaluations, or depth", xticks=ticks, xticklabels=ticks)
             axes.set_ylabel(f"peak memory of {measured}, MB")

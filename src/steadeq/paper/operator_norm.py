@@ -21,7 +21,7 @@ from ..lab.config import TrainConfig
 from ..lab.data import AbstractDataset
 from ..lab.data.digits import Digits
 from ..lab.recipes.registry import Scale
-from ..lab.report.style import HEIGHT, WIDTH, add_legend, look, new_axes, styled
+from ..lab.report.style import HEIGHT, WIDTH, add_legend, line_style, new_axes, styled
 from ..lab.run.loading import load_trained
 from ..lab.tasks import Classification
 from ..models import ConvDEQ
@@ -186,7 +186,14 @@ def draw(summary: Summary) -> Figure:
                 [100 * spread.mean for spread in accuracies],
                 xerr=[spread.std or 0 for spread in evals],
                 yerr=[100 * (spread.std or 0) for spread in accuracies],
-                **{**look(index), "marker": "o", "markersize": 4, "capsize": 2, "elinewidth": 0.6, "label": penalty},
+                **{
+                    **line_style(index),
+                    "marker": "o",
+                    "markersize": 4,
+                    "capsize": 2,
+                    "elinewidth": 0.6,
+                    "label": penalty,
+                },
             )
             # On the side where the other penalty is not.
             offset, alignment = ((8, -12), "left") if penalty == FROBENIUS else ((-8, 6), "right")
@@ -198,7 +205,7 @@ def draw(summary: Summary) -> Figure:
                         xytext=offset,
                         textcoords="offset points",
                         horizontalalignment=alignment,
-                        color=look(index)["color"],
+                        color=line_style(index)["color"],
                         fontweight="bold" if arm.is_chosen else "normal",
                     )
         axes.set_xscale("log")

@@ -18,7 +18,7 @@ from ..adjoints import Implicit
 from ..equilibrium import Equilibrium
 from ..jacobian import jacobian_penalty
 from ..lab.recipes.registry import Scale
-from ..lab.report.style import GRAY, HEIGHT, WIDTH, look, styled, use_log_scale
+from ..lab.report.style import GRAY, HEIGHT, WIDTH, line_style, styled, use_log_scale
 from ..lab.seeds import derive_generator, derive_seed
 from ..models import AbstractEquilibriumModel
 from ..nn import DEQ
@@ -222,7 +222,7 @@ def draw_accuracies(rows: Sequence[Mapping[str, Any]]) -> Figure:
             index = SIZES.index(row["size"])
             label = f"{row['size']} × {row['size']}" if row["seed"] == SEEDS[0] else None
             values = [100 * row[f"accuracy_{budget}"] for budget in BUDGETS]
-            left.plot(BUDGETS, values, label=label, **{**look(index), "linewidth": 1.2})
+            left.plot(BUDGETS, values, label=label, **{**line_style(index), "linewidth": 1.2})
         left.set_xscale("log", base=2)
         ticks = (1, 2, 4, 8, 16, 32, 64, 128)
         left.set(xlabel="evaluations of plain iteration", ylabel="accuracy of pixels, %")
@@ -230,13 +230,13 @@ def draw_accuracies(rows: Sequence[Mapping[str, Any]]) -> Figure:
         left.legend(loc="upper left", title="each seed of")
         has_learned = [row for row in sizes if row["accuracy"] > 0.99]
         for index, column in enumerate((_PLAIN, _ANDERSON)):
-            color, name = look(index)["color"], column.title.split(", ")[1]
+            color, name = line_style(index)["color"], column.title.split(", ")[1]
             for chosen, face, label in ((has_learned, color, name), (sizes, "none", None)):
                 points = [(row["size"], row[column.measure]) for row in chosen]
                 if points:
                     right.scatter(*zip(*points, strict=True), s=28, color=color, facecolors=face, label=label)
         right.scatter([], [], s=28, color=GRAY, facecolors="none", label="has not learned the task")
-        right.plot(SIZES, [1 + size / REACH for size in SIZES], label="to see from edge to edge", **look(2))
+        right.plot(SIZES, [1 + size / REACH for size in SIZES], label="to see from edge to edge", **line_style(2))
         right.set_xscale("log", base=2)
         right.set(xlabel="width of the image", xticks=SIZES, xticklabels=SIZES)
         right.set_ylabel("evaluations to a residual of 0.001")

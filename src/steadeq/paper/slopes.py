@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import fixed_point
 from ..equilibrium import SolveStats
 from ..lab.recipes.registry import Scale
-from ..lab.report.style import GRAY, HEIGHT, INK, WIDTH, look, styled, use_log_scale
+from ..lab.report.style import GRAY, HEIGHT, INK, WIDTH, line_style, styled, use_log_scale
 from ..solvers import AbstractSolver, Anderson, Broyden, NewtonKrylov, Picard
 from .comparison import save_figures
 from .result import Claim, PaperResult, Source, write_csv
@@ -131,9 +131,9 @@ def draw_cobwebs() -> Figure:
             axes.plot(grid, f(grid), color=INK, linewidth=1.4, label="f(z)")
             _draw_cobweb(axes, iterates(slope, SOLVERS[PLAIN], 14))
             points = torch.tensor(iterates(slope, SOLVERS[BROYDEN], 12), dtype=torch.float64)
-            color = look(1)["color"]
+            color = line_style(1)["color"]
             axes.plot(points, f(points), "o", color=color, markersize=6, markerfacecolor="none", label=BROYDEN)
-            axes.plot([CENTER], [CENTER], "*", color=look(2)["color"], markersize=11, label="fixed point")
+            axes.plot([CENTER], [CENTER], "*", color=line_style(2)["color"], markersize=11, label="fixed point")
             axes.set(title=f"slope {slope:g}", xlabel="z", xlim=(low, high), ylim=(low, high), aspect="equal")
         panels[0].set_ylabel("f(z)")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=5)
@@ -145,7 +145,7 @@ def _draw_cobweb(axes: Axes, points: Sequence[float]) -> None:
     for here, image in pairwise(points):
         xs += [here, image]
         ys += [image, image]
-    axes.plot(xs, ys, color=look(0)["color"], linewidth=1.2, label=PLAIN)
+    axes.plot(xs, ys, color=line_style(0)["color"], linewidth=1.2, label=PLAIN)
 
 
 def trace(slope: float, solver: AbstractSolver) -> list[float]:
@@ -162,7 +162,7 @@ def draw_residuals() -> Figure:
         for axes, slope in zip(panels, _DRAWN, strict=True):
             for index, (name, solver) in enumerate(SOLVERS.items()):
                 residuals = trace(slope, solver)
-                axes.plot(range(1, len(residuals) + 1), residuals, label=name, **look(index))
+                axes.plot(range(1, len(residuals) + 1), residuals, label=name, **line_style(index))
             axes.set(title=f"slope {slope:g}", xlabel="evaluations", ylim=(1e-12, 30))
             use_log_scale(axes)
         panels[0].set_ylabel("relative residual")

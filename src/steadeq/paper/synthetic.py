@@ -24,7 +24,7 @@ from ..lab.data.synthetic import Synthetic, target
 from ..lab.errors import InputError, RunError
 from ..lab.report.groups import RunGroup
 from ..lab.report.panels import Panel, Section
-from ..lab.report.style import BLUE, GRAY, INK, PALETTE, RED, WIDTH, fit, look, new_axes, styled
+from ..lab.report.style import BLUE, GRAY, INK, PALETTE, RED, WIDTH, fit, line_style, new_axes, styled
 from ..lab.run.folder import RunFolder
 from ..lab.run.loading import TrainedModel, build_model, load_weights
 from ..lab.run.record import Array, RunRecord
@@ -166,9 +166,9 @@ def gamma_figure(models: Mapping[float, Sequence[ToyDEQ]], x: Tensor) -> Figure:
         for index, (name, method) in enumerate({"plain iteration": Picard, "Anderson": Anderson}.items()):
             solver = method(max_evals=MAX_EVALS, tol=TOL)
             counts = [[float(_solve(m, x, solver)[1].num_evals.double().mean()) for m in models[g]] for g in gammas]
-            axes.plot(gammas, [np.mean(seeds) for seeds in counts], marker="o", label=name, **look(index))
+            axes.plot(gammas, [np.mean(seeds) for seeds in counts], marker="o", label=name, **line_style(index))
             low, high = [min(seeds) for seeds in counts], [max(seeds) for seeds in counts]
-            axes.fill_between(gammas, low, high, color=look(index)["color"], alpha=0.18, linewidth=0)
+            axes.fill_between(gammas, low, high, color=line_style(index)["color"], alpha=0.18, linewidth=0)
         axes.set_ylim(bottom=0)
         figure.legend(loc="outside upper left", ncols=2)
     return figure

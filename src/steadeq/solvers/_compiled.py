@@ -53,7 +53,7 @@ class CompiledMap:
         self, z0: Tensor, inputs: tuple[Any, ...], *, solver: AbstractSolver, layout: Layout, options: Options
     ) -> tuple[Tensor, SolveStats] | None:
         """Solve z = f(z, *inputs) from the (B, D) matrix z0, as `_loop.solve` does; None if no code can be made."""
-        is_whole = not (options.keep_rows or options.compact or solver.pass_step or solver.always_asks)
+        is_whole = not (options.keep_rows or options.compact or solver.pass_step or solver.always_syncs)
         if not is_whole or type(solver) in self._failed:
             return None
         # Which takes a second, and only who compiles needs it.
@@ -79,7 +79,7 @@ class CompiledMap:
         first = solver.with_max_evals(2) if _grows(solver) else solver
         with torch.no_grad():
             # Of a fixed size, also where steps are recorded.
-            return first.init(z.detach(), eps=eps, may_ask=False)
+            return first.init(z.detach(), eps=eps, may_sync=False)
 
     def run(
         self, z: Tensor, state: Any, progress: Progress, evaluate: RunningMap, num_silent: int, is_recorded: bool
@@ -138,7 +138,7 @@ def _block(
             kept, rejected = kept.record(rules, fz if solver.returns_image else z, seen, number, tol)
             recent = torch.minimum(recent, seen.measures[1])
             is_due = (number % WINDOW == 0) & (tol > 0)
-            checked = kept.check_stagnation(rules, recent, seen, number, may_ask=False)
+            checked = kept.check_stagnation(rules, recent, seen, number, may_sync=False)
             kept = Kept(*(torch.where(is_due, new, old) for new, old in zip(checked, kept, strict=True)))
             recent = torch.where(is_due, math.inf, recent)
             residuals.append(seen.measures[1])

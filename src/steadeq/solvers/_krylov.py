@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ._window import combine, finite_rows, look, products, solve_any, weighted_sum
+from ._window import combine, finite_rows, products, solve_any, to_host, weighted_sum
 
 _NOISE = 10
 """Length, in epsilons of what was taken off a vector, below which what is left of it is rounding."""
@@ -24,12 +24,12 @@ class Arnoldi:
     Args:
         start: (B, D) first vectors; rows need not be normalized, and zero rows stay zero.
         capacity: The largest number of steps.
-        may_ask: Whether the host may look at the norms, which saves work if no row needs a second pass.
+        may_sync: Whether the host may read the norms, which saves work if no row needs a second pass.
     """
 
-    def __init__(self, start: Tensor, capacity: int, *, may_ask: bool = True) -> None:
+    def __init__(self, start: Tensor, capacity: int, *, may_sync: bool = True) -> None:
         batch_size, dim = start.shape
-        self.may_ask = may_ask
+        self.may_sync = may_sync
         self.size, self.capacity = 0, capacity
         self.norm = torch.linalg.vector_norm(start, dim=1)
         """(B,) norms of the first vectors."""
@@ -39,7 +39,7 @@ class Arnoldi:
         self._vectors[0].copy_(unit(start, self.norm))
         self._columns: list[Tensor] = []
         self._norms: list[Tensor] = []
-        self.is_regular = may_ask
+        self.is_regular = may_sync
         """Whether it is known that the last step gave every row a new direction far above rounding."""
 
     @property
@@ -73,7 +73,7 @@ class Arnoldi:
         least = torch.add(torch.linalg.vector_norm(along, dim=1), own.abs(), alpha=_NOISE * torch.finfo(own.dtype).eps)
         along.select(1, self.size).add_(own)
         excess = norm - least
-        self.is_regular = self.may_ask and look(excess.min()) > 0
+        self.is_regular = self.may_sync and to_host(excess.min()) > 0
         if not self.is_regular:
             along, rest, norm = orthogonalize_again(basis, along, rest, is_done=excess > 0)
         self._columns.append(along)
@@ -178,7 +178,7 @@ class LeastResidual:
             is_broken, used = is_broken & (used > 0), (used - 1).clamp(min=0)
             # So few columns, or fewer, leave at least what the recurrence promises for them.
             is_broken = is_broken & ~(kept <= residuals.take_along_dim(used[:, None], dim=1)[:, 0])
-            if not look(is_broken.any()):
+            if not to_host(is_broken.any()):
                 return found
             fewer = self.minimize(used)
             is_better = is_broken & ~(kept <= fewer[2])

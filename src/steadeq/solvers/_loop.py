@@ -84,10 +84,10 @@ def solve(
         eps=eps,
         keep_last=options.keep_last,
         prefix=prefix,
-        may_ask=False if is_traced or code is not None else None,
+        may_sync=False if is_traced or code is not None else None,
     )
-    may_ask, holds_rows = progress.may_ask, keep_rows or prefix is not None
-    evaluate = RunningMap(f, layout, inputs, compact=options.compact, passes_step=solver.pass_step, may_ask=may_ask)
+    may_sync, holds_rows = progress.may_sync, keep_rows or prefix is not None
+    evaluate = RunningMap(f, layout, inputs, compact=options.compact, passes_step=solver.pass_step, may_sync=may_sync)
     with ExitStack() as contexts:
         if not is_traced:
             keep_freed_memory()
@@ -98,7 +98,7 @@ def solve(
             z0 = z0.clone() if z0.is_inference() else z0
         contexts.enter_context(torch.set_grad_enabled(is_recorded and num_silent == 0))
         z = z0 if num_silent == 0 else z0.detach()
-        state = solver.init(z, eps=eps, may_ask=may_ask) if code is None else code.init(solver, z, eps)
+        state = solver.init(z, eps=eps, may_sync=may_sync) if code is None else code.init(solver, z, eps)
         while True:
             number = progress.num_evals + 1
             if number == num_silent + 1:
@@ -121,7 +121,7 @@ def solve(
                 break
             # Whether a row's last evaluation enters its history must not depend on how long its neighbors run.
             at = Evaluation(
-                z, fz, g, norm, progress.rejected, number, solver.max_evals - number, progress.tol, may_ask, prefix
+                z, fz, g, norm, progress.rejected, number, solver.max_evals - number, progress.tol, may_sync, prefix
             )
             state, following = solver.step(state, at)
             if is_over:

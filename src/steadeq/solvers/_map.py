@@ -18,7 +18,7 @@ from .._internal.independence import COUPLED
 from .._internal.masks import MaskError
 from .._internal.trees import Layout, leaves, select_rows
 from .._internal.unsupported import is_transformed, refuse_vmap
-from ._window import look
+from ._window import to_host
 
 
 def evaluate(
@@ -43,7 +43,7 @@ class RunningMap:
         compact: Whether f is called on the running rows only. If not, f keeps seeing the whole batch, with finished
             rows held at their last point.
         passes_step: Whether f is told the number of the step, counted from 0, as `step=`.
-        may_ask: Whether the host may look at numbers.
+        may_sync: Whether the host may read numbers.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RunningMap:
         *,
         compact: bool,
         passes_step: bool = False,
-        may_ask: bool = True,
+        may_sync: bool = True,
     ) -> None:
         self.layout, self.inputs, self._compact = layout, inputs, compact
         self._is_watched = not torch.compiler.is_compiling()
@@ -62,7 +62,7 @@ class RunningMap:
         self._is_transformed = self._is_watched and is_transformed()
         # Under inference mode tensors do not count how often they are written to; those of the solve shall.
         self._f = torch.inference_mode()(f) if self._is_watched and torch.is_inference_mode_enabled() else f
-        self._may_ask, self._is_first = may_ask, True
+        self._may_sync, self._is_first = may_sync, True
         self._options = {"step": -1} if passes_step else {}
         self.has_compacted = False
         """Whether samples have left the batch that f sees."""
@@ -90,7 +90,7 @@ class RunningMap:
                 z = z.clone()
                 version = _version(z)
             given, copy = z, None
-            if is_first and self._may_ask and z.is_cpu and not self._is_transformed:
+            if is_first and self._may_sync and z.is_cpu and not self._is_transformed:
                 # What numpy writes is counted nowhere.
                 copy = z.detach().clone()
             # Where the state is made of views of z, z knows of all that is written to them.
@@ -152,11 +152,11 @@ class RunningMap:
         """
         limit = torch.finfo(z.dtype).max ** 0.25
         least, most = size.aminmax()
-        if self._may_ask and 1 / limit < look(least) and look(most) < limit:
+        if self._may_sync and 1 / limit < to_host(least) and to_host(most) < limit:
             return z, fz
         size = torch.maximum(z.detach().abs().amax(dim=1), fz.detach().abs().amax(dim=1))
         is_far = ((size > limit) | (size < 1 / limit)) & (size > 0) & size.isfinite()
-        if self._may_ask and not look(is_far.any()):
+        if self._may_sync and not to_host(is_far.any()):
             return z, fz
         # Within what can be inverted; 0.5 is its own mantissa.
         size = torch.where(is_far, size.clamp(limit**-3.8, limit**3.8), 0.5)
@@ -197,7 +197,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
-    return not look((a == b).all()) and look(((a != b) & (a == a)).any())
+    return not to_host((a == b).all()) and to_host(((a != b) & (a == a)).any())
 
 
 _NONE = (lambda: None), None

@@ -1,8 +1,8 @@
 """What is kept of each sample, and when it is done: decided here for every kind of solve.
 
-`Kept.record` takes in one evaluation by masks on the device, and asks the host nothing: compiled and exported solves,
-and those on accelerators, use it as it is. `Progress` puts one look in front of it where looking costs nothing: as long
-as no sample finishes, which is the common case, there is little to do.
+`Kept.record` takes in one evaluation by masks on the device, without a host sync: compiled and exported solves, and
+those on accelerators, use it as it is. `Progress` reads one number on the host before it where that costs nothing: as
+long as no sample finishes, which is the common case, there is little to do.
 
 Two measures are taken of each evaluation, with g = f(z) - z. A sample stops by its relative residual ‖g‖ / ‖f(z)‖.
 Which iterate is the best, and whether a step made things worse, is judged by its merit: ‖g‖ over ‖f(z)‖ too, as long as
@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from ..equilibrium import SolveStats, Status
-from ._window import look
+from ._window import to_host
 from .base import WINDOW, AbstractLinearSolver, Prefix
 
 CHECK_EVERY = 4
-"""Number of evaluations from one question to the next on accelerators, where each makes the host wait."""
+"""Number of evaluations from one host sync to the next on accelerators."""
 RUNNING = -1
 """Status of a row that is not finished."""
 _GROWN = 30.0
@@ -198,7 +198,7 @@ class Kept(NamedTuple):
         return kept.finish(~is_finite, int(Status.NON_FINITE), number), rejected
 
     def check_stagnation(
-        self, rules: Rules, recent: Tensor, seen: Seen, number: int | Tensor, *, may_ask: bool
+        self, rules: Rules, recent: Tensor, seen: Seen, number: int | Tensor, *, may_sync: bool
     ) -> Kept:
         """End rows that made no progress, given the (rows,) least residuals since the last test.
 
@@ -206,7 +206,7 @@ class Kept(NamedTuple):
         """
         latest = torch.stack([self.measures[0], recent.minimum(self.snapshot[1])])
         is_stalled = (latest > 0.999 * self.snapshot).all(dim=0)
-        if may_ask and not look(is_stalled.any()):
+        if may_sync and not to_host(is_stalled.any()):
             return self._replace(snapshot=latest, num_stalled=torch.zeros_like(self.num_stalled))
         num_stalled = torch.where(is_stalled, self.num_stalled + 1, 0)
         limit = torch.where(self.measures[1] < rules.floor, 1, rules.max_stalled_windows)
@@ -230,7 +230,7 @@ class Progress:
         keep_last: Keep the last finite evaluation instead of the best.
         residual: (B,) relative residual before the first evaluation, or None if that is not known yet.
         prefix: Sums over prefixes, in a causal solve.
-        may_ask: Whether to look at every evaluation; by default as the solver's `check_every` and the device say.
+        may_sync: Whether to read numbers on the host at every evaluation; None: as `check_every` and the device say.
     """
 
     def __init__(
@@ -243,11 +243,11 @@ class Progress:
         keep_last: bool = False,
         residual: Tensor | None = None,
         prefix: Prefix | None = None,
-        may_ask: bool | None = None,
+        may_sync: bool | None = None,
     ) -> None:
         is_host = payload.device.type == "cpu"
         check_every = solver.check_every or (1 if is_host else CHECK_EVERY)
-        self.may_ask = check_every == 1 and (is_host or solver.tol > 0) if may_ask is None else may_ask
+        self.may_sync = check_every == 1 and (is_host or solver.tol > 0) if may_sync is None else may_sync
         # A loop goes on at a state that stands still, as its block may know the step. What is beyond the largest number
         # of the dtype accepts all that is finite, as that number does.
         self.tol = -1.0 if solver.returns_image else min(solver.tol, torch.finfo(payload.dtype).max)
@@ -262,7 +262,7 @@ class Progress:
         """Current rows whose merit grew beyond what the rules allow; None if it is known that there are none."""
         self.wants_selection = False
         """Whether enough rows have finished for dropping them to pay off."""
-        self.has_finished = not self.may_ask
+        self.has_finished = not self.may_sync
         """Whether some current row may be finished."""
         self.kept = Kept.of(payload, residual)
         self.scale: Scale | None = None
@@ -272,13 +272,13 @@ class Progress:
         self._rows: Tensor | None = None
         self._whole = self.kept
         self._trace: list[Tensor] = []
-        if self.may_ask:
+        if self.may_sync:
             # Nothing happens as long as every row improves and has not converged: by a positive slack of
             # (kept merit - merit, residual - tol), which no row has that is not finite.
             self._sign, self._limit = self.kept.residual.new_tensor([[[-1.0], [1.0]], [[math.inf], [-self.tol]]])
         if residual is not None:
             self.kept = self.kept.finish(residual <= self.tol, int(Status.CONVERGED), 0)
-            if self.may_ask:
+            if self.may_sync:
                 self._count()
 
     def measure(self, z: Tensor, fz: Tensor, g: Tensor) -> Seen:
@@ -296,10 +296,10 @@ class Progress:
         measures, kept, rules = seen.measures, self.kept, self.rules
         self._trace.append(measures if self._rows is None else self._trace[-1].index_copy(1, self._rows, measures))
         happened, rejected = True, None
-        if self.may_ask and rules.patience == 1:
+        if self.may_sync and rules.patience == 1:
             # The least of all rows, which is NaN or infinite where some row is not finite.
             slack = torch.addcmul(torch.minimum(kept.measures, self._limit), measures, self._sign)
-            merit_slack, residual_slack = look(slack.amin(dim=1))
+            merit_slack, residual_slack = to_host(slack.amin(dim=1))
             happened = not (merit_slack > -math.inf and residual_slack > 0)
             if not happened and (merit_slack > 0 or rules.keep_last) and not self.has_finished:
                 self.kept = Kept(payload, measures, *kept[2:])
@@ -311,29 +311,29 @@ class Progress:
         if happened:
             self.kept, rejected = kept.record(rules, payload, seen, self.num_evals, self.tol)
         # Handed on only if it says something, as a step has to do much about it.
-        if rejected is not None and (not self.may_ask or look(rejected.any())):
+        if rejected is not None and (not self.may_sync or to_host(rejected.any())):
             self.rejected = rejected
         if self.tol > 0 and self.num_evals % WINDOW == 0:
             recent = torch.stack(self._trace[-WINDOW:])[:, 1].amin(dim=0)
             recent = recent if self._rows is None else recent.index_select(0, self._rows)
-            self.kept = self.kept.check_stagnation(rules, recent, seen, self.num_evals, may_ask=self.may_ask)
+            self.kept = self.kept.check_stagnation(rules, recent, seen, self.num_evals, may_sync=self.may_sync)
             happened = True
         self.goes_on = self.num_evals < self.solver.max_evals
-        if happened if self.may_ask else self.goes_on and self.num_evals % self._check_every == 0:
+        if happened if self.may_sync else self.goes_on and self.num_evals % self._check_every == 0:
             self._count()
 
     def _count(self) -> None:
         """Ask how many rows are left."""
-        statuses = look(self.kept.status)
+        statuses = to_host(self.kept.status)
         num_running = statuses.count(RUNNING)
         # A failed row costs its neighbors nothing, and does not change when they are compacted.
         num_leaving = len(statuses) - num_running - statuses.count(Status.NON_FINITE)
         self._has_running = num_running > 0
         self.goes_on = self.goes_on and self._has_running
         self._is_staggered |= self.goes_on and num_running < len(statuses)
-        self.has_finished = not self.may_ask or num_running < len(statuses)
+        self.has_finished = not self.may_sync or num_running < len(statuses)
         self.wants_selection = num_leaving > 0 and 4 * num_leaving >= len(statuses)
-        if self.may_ask and self.has_finished:
+        if self.may_sync and self.has_finished:
             self._limit = torch.where(self.kept.is_running, self._limit, math.inf)
 
     def select(self) -> Tensor:
@@ -345,10 +345,10 @@ class Progress:
             self.scale = Scale(*(part.index_select(-1, rows) for part in self.scale))
         if self.rejected is not None:
             self.rejected = self.rejected.index_select(0, rows)
-        if self.may_ask:
+        if self.may_sync:
             self._limit = self._limit.index_select(1, rows)
         self._rows = rows if self._rows is None else self._rows.index_select(0, rows)
-        self.has_finished, self.wants_selection = not self.may_ask, False
+        self.has_finished, self.wants_selection = not self.may_sync, False
         return rows
 
     def advance(self, kept: Kept, residuals: Tensor, seen: Seen) -> None:
@@ -368,14 +368,14 @@ class Progress:
         """Return how the solve went, after which `kept` has all samples."""
         seen, number = self._seen, self.num_evals
         if self._has_running and seen is not None:
-            if not self.may_ask or look(seen.have_grown().any()):
+            if not self.may_sync or to_host(seen.have_grown().any()):
                 self.kept = self.kept.finish(seen.have_diverged(number), int(Status.DIVERGED), number)
             self.kept = self.kept.finish(self.kept.is_running, int(Status.MAX_EVALS), number)
         is_uneven, trace = self.has_finished or self._rows is not None, self._trace
         kept = self.kept = self._merged()
-        if not self.may_ask and self.tol > 0:
+        if not self.may_sync and self.tol > 0:
             # Evaluations that were made before somebody asked, when all rows were finished, are nobody's.
-            least, most = look(torch.stack(kept.num_evals.aminmax()))
+            least, most = to_host(torch.stack(kept.num_evals.aminmax()))
             trace, self._is_staggered = trace[:most], least < most
         residuals = torch.stack(trace)[:, 1] if trace else kept.residual.new_zeros(0, len(kept.residual))
         if is_uneven:

@@ -43,14 +43,14 @@ class History(NamedTuple):
     """(rows,) rows that went back to the evaluation before; None for none."""
 
     @classmethod
-    def begin(cls, z: Tensor, capacity: int, *, may_ask: bool) -> History:
+    def begin(cls, z: Tensor, capacity: int, *, may_sync: bool) -> History:
         """Return an empty history: with room for all columns, or none where it grows, as while autograd records."""
         capacity = max(capacity, 0)
         grows = _is_kept()
-        new = z.new_empty if may_ask else z.new_zeros
+        new = z.new_empty if may_sync else z.new_zeros
         left, df = (new(z.shape[0], 0 if grows else capacity, z.shape[1]) for _ in range(2))
-        right = z.new_zeros(z.shape[0], 0 if may_ask else capacity)
-        none = None if may_ask else torch.zeros(z.shape[0], dtype=torch.bool, device=z.device)
+        right = z.new_zeros(z.shape[0], 0 if may_sync else capacity)
+        none = None if may_sync else torch.zeros(z.shape[0], dtype=torch.bool, device=z.device)
         valid = None if none is None else none[:, None].repeat(1, capacity)
         return cls(z, z, z, left, df, z.new_zeros(z.shape[0], capacity, capacity), right, valid, none)
 
@@ -195,7 +195,7 @@ def combine(base: Tensor, weights: Tensor, window: Tensor, *, scale: float = 1.0
     return torch.baddbmm(base.unsqueeze(1), weights.unsqueeze(1), window, alpha=scale).squeeze(1)
 
 
-def look(number: Tensor) -> Any:
+def to_host(number: Tensor) -> Any:
     """Return a number of a solve: on the CPU the host reads its own memory, elsewhere it waits for the device."""
     return number.tolist()
 
@@ -216,7 +216,7 @@ LEAST_PIVOT = 100.0
 """Squared sine of a column's angle to newer ones, in epsilons, below which the column is left out."""
 
 
-def solve_gram(gram: Tensor, right: Tensor, newest: int | Tensor, norm: Tensor, *, may_ask: bool) -> Tensor:
+def solve_gram(gram: Tensor, right: Tensor, newest: int | Tensor, norm: Tensor, *, may_sync: bool) -> Tensor:
     """Solve (B, m, m) systems of inner products of columns, leaving out those that tell nothing.
 
     That is a column that depends on newer ones, as what is left of it, once these are projected out, is close to what
@@ -228,7 +228,7 @@ def solve_gram(gram: Tensor, right: Tensor, newest: int | Tensor, norm: Tensor, 
         right: (B, m) inner products with the right-hand side.
         newest: The slot of the newest column.
         norm: (B,) length of which a column is rounding up to eps.
-        may_ask: Whether the host may look at the pivots, which saves work if no column is left out.
+        may_sync: Whether the host may read the pivots, which saves work if no column is left out.
     """
     eps = torch.finfo(gram.dtype).eps
     least = LEAST_PIVOT * eps
@@ -236,12 +236,12 @@ def solve_gram(gram: Tensor, right: Tensor, newest: int | Tensor, norm: Tensor, 
         return _solve_without_dependent(gram, right, newest, (eps * norm).square().unsqueeze(1), least)
     factor, info = torch.linalg.cholesky_ex(gram)
     pivots, diagonal = factor.diagonal(dim1=1, dim2=2), gram.diagonal(dim1=1, dim2=2)
-    if may_ask:
+    if may_sync:
         # Negative where squared pivots exceed both their least part of the diagonal and rounding.
         lengths = norm.unsqueeze(1)
         excess = torch.addcmul(diagonal, lengths, lengths, value=eps * eps / least)
         excess = torch.addcmul(excess, pivots, pivots, value=-1 / least).amax()
-        if look(excess) < 0 and not look(info.any()):
+        if to_host(excess) < 0 and not to_host(info.any()):
             return torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
     # Each row goes its own way, so that none depends on its neighbors; no garbage of failed rows enters a graph.
     floor = (eps * norm).square().unsqueeze(1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._internal.validation import check_count, check_step_length
 from ._progress import norms
-from ._window import History, Slot, combine, look, only, solve_gram
+from ._window import History, Slot, combine, only, solve_gram, to_host
 from .base import WINDOW, AbstractSolver, Evaluation
 from .broyden import Broyden
 
@@ -56,14 +56,14 @@ class Anderson(AbstractSolver):
         if not 0 <= self.ridge < float("inf"):
             raise ValueError(f"ridge is {self.ridge!r}; it must be a finite number >= 0.")
 
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> History | Handover:
+    def init(self, z: Tensor, *, eps: float, may_sync: bool) -> History | Handover:
         """Return an empty history."""
         # No more columns than the budget can fill: evaluation k brings column k - 1, and the last evaluation none. Nor
         # more than dimensions: beyond them columns are dependent, and the oldest would only blur the newest.
-        history = History.begin(z, min(self.memory - 1, self.max_evals - 2, z.shape[1]), may_ask=may_ask)
+        history = History.begin(z, min(self.memory - 1, self.max_evals - 2, z.shape[1]), may_sync=may_sync)
         if not self.handover:
             return history
-        other = None if may_ask else History.begin(z, self.max_evals - 1, may_ask=False)
+        other = None if may_sync else History.begin(z, self.max_evals - 1, may_sync=False)
         level = z.new_full(z.shape[:1], math.inf)
         return Handover(history, other, 1, level, torch.zeros_like(level, dtype=torch.bool))
 
@@ -85,7 +85,7 @@ class Anderson(AbstractSolver):
         system = slot.square(table)
         if self.ridge:
             system = system * (1 + self.ridge * torch.eye(slot.size, dtype=g.dtype, device=g.device))
-        weights = solve_gram(system, right, slot.index, at.norm, may_ask=at.may_ask)
+        weights = solve_gram(system, right, slot.index, at.norm, may_sync=at.may_sync)
         following = combine(fz, weights, slot.filled(df), scale=-1.0)
         if self.mixing != 1:
             following = following - (1 - self.mixing) * combine(g, weights, slot.filled(dg), scale=-1.0)
@@ -114,8 +114,8 @@ class Handover(NamedTuple):
             norm = norms(at.g, at.prefix)
             goes_over = (norm > _STALLED * level) & ~is_over & is_due
             level, is_over = torch.where(torch.as_tensor(is_due, device=norm.device), norm, level), is_over | goes_over
-            if other is None and look(goes_over.any()):
-                other, start = History.begin(at.z, max(int(at.num_left), 1), may_ask=True), int(at.number)
+            if other is None and to_host(goes_over.any()):
+                other, start = History.begin(at.z, max(int(at.num_left), 1), may_sync=True), int(at.number)
         if other is not None:
             other, points = Broyden().step(other, at._replace(number=at.number - start + 1))
             if goes_over is not None:

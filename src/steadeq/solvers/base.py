@@ -54,7 +54,7 @@ class Evaluation(NamedTuple):
     """Evaluations that the budget leaves after this one."""
     tol: float | Tensor
     """Tolerance of the solve."""
-    may_ask: bool
+    may_sync: bool
     """Whether the step may read numbers on the host, as `if mask.any()` does. On an accelerator the host would have to
     wait for the device, and compiled or exported code cannot ask at all."""
     prefix: Prefix | None = None
@@ -135,7 +135,7 @@ class AbstractSolver(AbstractLinearSolver):
     None, or a nested tuple of them, with rows along dim 0. `step` takes the state and an `Evaluation`, and returns the
     new state and the next points. A step may write into its own state, except while autograd records. It sees only the
     rows that are still running; the driver counts, measures residuals, keeps the best iterate, stops samples and
-    removes them from the batch. If the step reads no number on the host when `may_ask` is False, it can be compiled and
+    removes them from the batch. If the step makes no host sync when `may_sync` is False, it can be compiled and
     exported as it is.
     """
 
@@ -149,8 +149,8 @@ class AbstractSolver(AbstractLinearSolver):
     """Treat dim 1 of the state as time and compute weights, best iterate and stop of a token only from that token and
     earlier ones, so that a causal cell stays causal and no state depends on later tokens."""
 
-    always_asks: ClassVar[bool] = False
-    """Whether a step reads numbers on the host even if `may_ask` is False, so that it can be neither compiled nor
+    always_syncs: ClassVar[bool] = False
+    """Whether a step reads numbers on the host even if `may_sync` is False, so that it can be neither compiled nor
     exported."""
     is_loop: ClassVar[bool] = False
     """Whether the method is a plain loop over f, which returns the last state and not the best when it is unrolled."""
@@ -158,13 +158,13 @@ class AbstractSolver(AbstractLinearSolver):
     """Whether f is called with the number of the step, from 0 on, as `step=`."""
 
     @abstractmethod
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Any:
+    def init(self, z: Tensor, *, eps: float, may_sync: bool) -> Any:
         """Return the state of a solve.
 
         Args:
             z: (rows, D) start, whose size, dtype and device are taken.
             eps: Precision with which f is evaluated.
-            may_ask: Whether steps will be able to read numbers on the host; see `Evaluation`.
+            may_sync: Whether steps will be able to read numbers on the host; see `Evaluation`.
         """
 
     def widen(self, state: Any, num_evals: int) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._internal.validation import check_count
-from ._window import History, Slot, combine, finite_rows, first, look, only, products, solve_any
+from ._window import History, Slot, combine, finite_rows, first, only, products, solve_any, to_host
 from .base import AbstractSolver, Evaluation
 
 
@@ -43,14 +43,14 @@ class Broyden(AbstractSolver):
         if self.memory is not None:
             check_count("memory", self.memory)
 
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> History:
+    def init(self, z: Tensor, *, eps: float, may_sync: bool) -> History:
         """Return an empty history.
 
         Its table holds s_i . y_j where pair j is not older than pair i (y is the change of g), and s_i . df_j where it
         is. An entry never changes while both of its pairs are in the window.
         """
         largest = self.max_evals - 1
-        return History.begin(z, largest if self.memory is None else min(self.memory, largest), may_ask=may_ask)
+        return History.begin(z, largest if self.memory is None else min(self.memory, largest), may_sync=may_sync)
 
     def widen(self, state: History, num_evals: int) -> History:
         """Return the state with room for as many pairs, in blocks of eight."""
@@ -78,7 +78,7 @@ class Broyden(AbstractSolver):
         system.diagonal(dim1=1, dim2=2).add_(torch.finfo(g.dtype).tiny)
         weights = solve_any(system, right)
         state = History(z, fz, g, s, df, table, right, valid, state.was_plain)
-        if not at.may_ask or not look(torch.linalg.vector_norm(weights, math.inf)) <= _SUSPICIOUS:
+        if not at.may_sync or not to_host(torch.linalg.vector_norm(weights, math.inf)) <= _SUSPICIOUS:
             weights = finite_rows(weights)
             lost = self._is_lost(at, slot, weights.abs(), change, df)
             weights, state = torch.where(lost.unsqueeze(1), 0, weights), state.forget(lost)

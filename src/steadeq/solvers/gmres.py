@@ -13,7 +13,7 @@ from .._internal.validation import check_count
 from ..equilibrium import SolveStats, Status
 from ._krylov import Arnoldi, LeastResidual, unit
 from ._progress import Progress, Scale, Seen
-from ._window import combine, look
+from ._window import combine, to_host
 from .base import WINDOW, AbstractLinearSolver
 
 
@@ -65,7 +65,7 @@ class GMRES(AbstractLinearSolver):
         while progress.goes_on:
             num_before = progress.num_evals
             capacity = min(memory, self.max_evals - num_before)
-            space = Arnoldi(rest, capacity, may_ask=progress.may_ask)
+            space = Arnoldi(rest, capacity, may_sync=progress.may_sync)
             least = LeastResidual(space)
             while progress.goes_on and space.size < space.capacity:
                 residual = least.extend(*space.extend(operator(space.newest)))
@@ -79,7 +79,7 @@ class GMRES(AbstractLinearSolver):
             threshold = (1.01 * reached + 400 * eps).clamp(min=self.tol)
             is_broken = (used > 0) & ~(kept <= threshold)
             # The one question of a solve that is told not to ask: it is rarely answered by yes, and then costs much.
-            if look(is_broken.any()):
+            if to_host(is_broken.any()):
                 # Late columns may have made the system singular up to rounding; what came before them stands.
                 weights, rest, kept = least.step_back(used, (weights, rest, kept), is_broken)
             u = combine(u, weights, space.basis[:, : space.size])

@@ -55,7 +55,7 @@ class Loop(AbstractSolver):
         """Return the loop, which has no tolerance."""
         return self
 
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Any:
+    def init(self, z: Tensor, *, eps: float, may_sync: bool) -> Any:
         """Return no state."""
         return None
 

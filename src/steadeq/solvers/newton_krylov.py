@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._internal.validation import check_count
 from ._krylov import minimize_residual, orthogonalize_again, rotation, unit
-from ._window import combine, look, products, weighted_sum
+from ._window import combine, products, to_host, weighted_sum
 from .base import WINDOW, AbstractSolver, Evaluation
 
 
@@ -67,7 +67,7 @@ class NewtonKrylov(AbstractSolver):
     of the state if it has at most 40 elements."""
 
     # Its sizes follow from the budget, and its small systems need a choice of pivots.
-    always_asks = True
+    always_syncs = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +84,7 @@ class NewtonKrylov(AbstractSolver):
         """Return how many windows a basis may take to build."""
         return 1 + self._memory(dim) // WINDOW
 
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> NewtonState:
+    def init(self, z: Tensor, *, eps: float, may_sync: bool) -> NewtonState:
         """Return the state before the first Newton step."""
         batch_size, dim = z.shape
         memory, zeros, nothing = self._memory(dim), z.new_zeros(batch_size), torch.zeros_like(z)
@@ -113,7 +113,7 @@ class NewtonKrylov(AbstractSolver):
         state, halving = self._accept(state, at)
         state, solved = self._probe(state, at)
         candidate = torch.where(halving[:, None], state.base + state.fraction[:, None] * state.step, state.base)
-        if not at.may_ask or look(solved.any()):
+        if not at.may_sync or to_host(solved.any()):
             weights, _ = minimize_residual(state.hessenberg, state.normal, state.size, state.base_norm)
             step = weighted_sum(weights, state.basis[:, :-1])
             step = torch.where((state.size > 0)[:, None], step, state.base_residual)

@@ -35,7 +35,7 @@ class Picard(AbstractSolver):
         super().__post_init__()
         check_step_length("damping", self.damping)
 
-    def init(self, z: Tensor, *, eps: float, may_ask: bool) -> Any:
+    def init(self, z: Tensor, *, eps: float, may_sync: bool) -> Any:
         """Return no state."""
         return None
 

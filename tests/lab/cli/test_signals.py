@@ -8,7 +8,7 @@ import sys
 import pytest
 from lab.train.runs import environment, signal_at_step, start
 
-from steadeq.lab.cli.leaving import LeavingAtOnce
+from steadeq.lab.cli.leaving import ExitOnInterrupt
 from steadeq.lab.cli.main import main
 from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.run.record import RunRecord
@@ -86,7 +86,7 @@ def test_the_package_imports_nothing_before_the_command_can_be_interrupted():
 def test_imports_leave_ctrl_c_as_it_was(handler, monkeypatch):
     previous = signal.signal(signal.SIGINT, getattr(signal, handler))
     try:
-        with LeavingAtOnce():
+        with ExitOnInterrupt():
             pass
         assert signal.getsignal(signal.SIGINT) is getattr(signal, handler)
     finally:

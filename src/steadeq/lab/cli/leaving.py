@@ -11,13 +11,13 @@ import sys
 from types import FrameType
 
 
-class LeavingAtOnce:
+class ExitOnInterrupt:
     """Has Ctrl-C end the process while modules are imported: nothing is begun yet, and an import may swallow it."""
 
     def __enter__(self) -> None:
         # Who has a handler of their own, or ignores it, goes on to do so.
         self._previous = signal.getsignal(signal.SIGINT)
-        self._is_ours = self._previous is signal.default_int_handler or isinstance(self._previous, StoppingOnce)
+        self._is_ours = self._previous is signal.default_int_handler or isinstance(self._previous, StopOnInterrupt)
         if self._is_ours:
             try:
                 signal.signal(signal.SIGINT, _leave)
@@ -30,7 +30,7 @@ class LeavingAtOnce:
             signal.signal(signal.SIGINT, self._previous)
 
 
-class StoppingOnce:
+class StopOnInterrupt:
     """Has the first Ctrl-C stop a command, and no other one disturb its leaving, or the end of the process after it."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from ..errors import HelpShown, InputError, Interrupted, RunError, printable
 from ..extension import EXTENSIONS
 from ..memory import lack_of_memory
 from ..terminal import MANNERS, Work, clear_bar, in_manner
-from .leaving import LeavingAtOnce
+from .leaving import ExitOnInterrupt
 
 _COMMANDS = {
     "demo": "train a looped block with and without the penalty, and write an HTML report (2 minutes)",
@@ -105,7 +105,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
         meant = suggestion(name, [*known, "--help", "--version"])
         raise InputError(f"There is no command {name!r}.{meant} `steadeq --help` lists them all.")
     with in_manner([word for word in rest if word in MANNERS]):
-        with LeavingAtOnce(), Work(f"steadeq {name}: loading ..."):
+        with ExitOnInterrupt(), Work(f"steadeq {name}: loading ..."):
             command = _load(name, known[name][0])
         return command([word for word in rest if word not in MANNERS])
 

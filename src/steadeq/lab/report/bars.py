@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from .style import INK, WIDTH, fit, look, styled
+from .style import INK, WIDTH, fit, line_style, styled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,9 @@ def bars_figure(labels: Sequence[str], panels: Sequence[Bars], *, places: Sequen
         all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, panel in zip(all_axes, panels, strict=True):
             axes.set_title(panel.title, loc="left")
-            bars = axes.barh(rows, panel.values, height=0.62, color=[look(place)["color"] for place in places or rows])
+            bars = axes.barh(
+                rows, panel.values, height=0.62, color=[line_style(place)["color"] for place in places or rows]
+            )
             if panel.errors is not None:
                 axes.errorbar(panel.values, rows, xerr=panel.errors, fmt="none", ecolor=INK, elinewidth=1.2)
             axes.bar_label(bars, panel.texts, padding=7, fontsize=9.5)

@@ -13,7 +13,7 @@ from .. import notation
 from ..run.record import Array, Event, RunRecord
 from .groups import Band, RunGroup, combine
 from .panels import Section, panels
-from .style import GRAY, add_legend, fit, look, new_axes, styled, use_log_scale
+from .style import GRAY, add_legend, fit, line_style, new_axes, styled, use_log_scale
 
 Direction = Literal["forward", "backward"]
 
@@ -21,7 +21,7 @@ Direction = Literal["forward", "backward"]
 def _look(groups: Sequence[RunGroup], index: int) -> dict[str, Any]:
     """Return color and line style of a group: its own, or those of its place."""
     place = groups[index].place
-    return look(index if place is None else place)
+    return line_style(index if place is None else place)
 
 
 def residual_figure(groups: Sequence[RunGroup], direction: Direction = "forward") -> Figure | None:

@@ -77,7 +77,7 @@ def new_axes(xlabel: str, ylabel: str, *, height: float = HEIGHT) -> tuple[Figur
     return figure, axes
 
 
-def look(index: int) -> dict[str, Any]:
+def line_style(index: int) -> dict[str, Any]:
     """Return color and line style of the run group of that index."""
     # Once all colors were used, they come again with other dashes.
     round_, color = divmod(index, len(PALETTE))

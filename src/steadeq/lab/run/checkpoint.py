@@ -29,7 +29,7 @@ from ...models.saved import check_saved
 from ..errors import InputError, RunError
 from ..files import apply_umask, one_line, sync, write_atomically
 from ..memory import lack_of_memory
-from .shards import Crew, is_sharded, read_shards, take_share, write_shards
+from .shards import Processes, is_sharded, read_shards, take_share, write_shards
 
 log = logging.getLogger(__name__)
 
@@ -96,14 +96,14 @@ class CheckpointFolder:
         """
         final = self.path / _name(checkpoint.step)
         temporary = self.path / f".{final.name}.partial"
-        crew = Crew(is_alone=not any(map(is_sharded, checkpoint.weights.values())))
+        processes = Processes(is_alone=not any(map(is_sharded, checkpoint.weights.values())))
         try:
-            crew.together(lambda: self._make_room(temporary) if crew.is_main else None)
-            written = crew.together(lambda: _write(temporary, checkpoint, crew))
+            processes.gather(lambda: self._make_room(temporary) if processes.is_main else None)
+            written = processes.gather(lambda: _write(temporary, checkpoint, processes))
             checksums = {name: checksum for part in written for name, checksum in part.items()}
-            crew.together(lambda: self._publish(temporary, final, checksums) if crew.is_main else None)
+            processes.gather(lambda: self._publish(temporary, final, checksums) if processes.is_main else None)
         except (OSError, MemoryError, SafetensorError, RuntimeError) as error:
-            if crew.is_main:
+            if processes.is_main:
                 shutil.rmtree(temporary, ignore_errors=True)
             if lack_of_memory(error) is not None:
                 raise
@@ -111,7 +111,7 @@ class CheckpointFolder:
             latest = self.steps()
             intact = f"the checkpoint of step {latest[-1]} is intact" if latest else "there is none yet"
             raise RunError(f"The checkpoint {final} could not be written ({reason}); {intact}.") from error
-        if crew.is_main:
+        if processes.is_main:
             self._remove_outdated(checkpoint.step)
         return final
 
@@ -227,7 +227,7 @@ class CheckpointFolder:
         return {step: self.path / name for step, name in {**replaced, **final}.items()}
 
 
-def _write(folder: Path, checkpoint: Checkpoint, crew: Crew) -> dict[str, str]:
+def _write(folder: Path, checkpoint: Checkpoint, processes: Processes) -> dict[str, str]:
     """Have what this process writes of a checkpoint on disk; return the checksums of its files."""
     state, files = checkpoint.state, []
     if any(map(is_sharded, checkpoint.weights.values())):
@@ -240,7 +240,7 @@ def _write(folder: Path, checkpoint: Checkpoint, crew: Crew) -> dict[str, str]:
                 own = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
                 safetensors.torch.save_file(own, folder / name)
                 files.append(folder / name)
-    if crew.is_main:
+    if processes.is_main:
         torch.save(state, folder / _STATE)
         files.append(folder / _STATE)
     checksums = {file.name: _checksum(file) for file in sorted(files)}

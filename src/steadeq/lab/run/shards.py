@@ -53,7 +53,7 @@ def take_share(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
-class Crew:
+class Processes:
     """The processes that write something together: all of them, or only this one.
 
     Args:
@@ -69,7 +69,7 @@ class Crew:
         """Whether this process does what only one may do."""
         return self.rank == 0
 
-    def together(self, action: Callable[[], T]) -> list[T]:
+    def gather(self, action: Callable[[], T]) -> list[T]:
         """Return what an action returned on each process, once all are through; if it fails on one, raise on all."""
         result: Any = None
         failure: Exception | None = None

@@ -26,7 +26,7 @@ from ..run.checkpoint import Checkpoint, Like
 from ..run.folder import RunFolder
 from ..run.identity import Identity
 from ..run.loading import build_model, load_model, load_weights
-from ..run.shards import Crew, is_sharded
+from ..run.shards import Processes, is_sharded
 from ..seeds import derive_seed
 from ..signals import Interruption
 from .adapter import CarryStore, ModelAdapter
@@ -531,15 +531,15 @@ class Trainer:
 
     def _save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Save a checkpoint where the run now is; anew each time that it is moved in the meantime."""
-        crew, keep = Crew(is_alone=not self.process.is_sharded), self.config.log.keep_checkpoints
-        places = crew.together(self.folder.locate)
+        processes, keep = Processes(is_alone=not self.process.is_sharded), self.config.log.keep_checkpoints
+        places = processes.gather(self.folder.locate)
         while True:
             try:
                 self.folder.checkpoints(keep=keep).save(checkpoint)
                 return
             except RunError:
                 # Of a run that is gone this says so.
-                before, places = places, crew.together(self.folder.locate)
+                before, places = places, processes.gather(self.folder.locate)
                 if before == places:
                     raise
 
