@@ -293,7 +293,8 @@ class Summary(dict[str, VariantSummary]):
 
     def __missing__(self, name: str) -> VariantSummary:
         if name in self.missing:
-            raise MissingNumber(f"not finished yet: {', '.join(self.missing[name])}")
+            first, *others = self.missing[name]
+            raise MissingNumber(f"not finished yet: {first}" + (f" and {len(others)} more" if others else ""))
         raise MissingNumber("there is no such run at this scale")
 
     @property
