@@ -158,6 +158,8 @@ def test_a_lack_of_permission_is_a_sentence(name, run, monkeypatch, capfd):
         return plain(path, *arguments, **options)
 
     monkeypatch.setattr(os, "stat", deny)
+    # Python 3.10 has taken os.stat from there before.
+    monkeypatch.setattr(Path, "stat", deny)
     line = refuse(capfd, "train", "--resume", "--out", "run")
     assert "Permission denied" in line
     assert name in line
