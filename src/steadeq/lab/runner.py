@@ -141,7 +141,8 @@ def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display
     """
     context = multiprocessing.get_context("spawn")
     messages: Queue[Any] = context.Queue()
-    num_threads = max(1, (os.cpu_count() or 1) // num_jobs)
+    # As many as torch would take here, which heeds OMP_NUM_THREADS: more threads than free cores wait for each other.
+    num_threads = max(1, torch.get_num_threads() // num_jobs)
     pool = ProcessPoolExecutor(num_jobs, mp_context=context, initializer=_set_up, initargs=(messages, num_threads))
     with Interruption() as interruption, LastingDisplay(display, interruption.request) as shown, pool:
         with interrupts_held_back():
