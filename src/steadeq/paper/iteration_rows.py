@@ -290,7 +290,7 @@ SUDOKU = Task(
     sizes={4: 256},
     depth=12,
     networks={TRANSFORMER: (NONE,), NORMALIZED_TRANSFORMER: _FEW},
-    minutes=5.0,
-    num_steps=2_500,
+    minutes=7.0,
+    num_steps=5_000,
 )
 TASKS = (PREFIX_SUMS, ADDITION, MAZES, SUDOKU)
