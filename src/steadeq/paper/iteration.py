@@ -10,6 +10,7 @@ it first comes so close.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,11 +177,11 @@ def draw_curves(task: Task, found: Mapping[str, Sequence[Beyond]]) -> Figure | N
                         handles[stabilizer] = axes.plot(FACTORS, values, **line_style(place))[0]
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(FACTORS[::2], labels=[f"{factor:g}" for factor in FACTORS[::2]])
-                axes.set_title(f"{network}, size {size}")
+            line[0].set_ylabel(textwrap.fill(network, 20) + "\nright, %")
+        for axes, size in zip(panels[0], task.sizes, strict=True):
+            axes.set_title(f"size {size}")
         for axes in panels[-1]:
             axes.set_xlabel("evaluations / training depth")
-        for line in panels:
-            line[0].set_ylabel("right, %")
         add_legend(figure, handles)
     return figure
 
@@ -458,15 +459,18 @@ class _Iteration(Comparison):
         return summary
 
     def _animate(self, task: Task, runs: Mapping[str, Path], folder: Path) -> None:
-        """Show a maze with and without the penalty, if the weights of both runs are there."""
+        """Show a maze of more than twice the size of training, with and without a normalization of the state.
+
+        Nothing is shown unless the weights of both runs are there.
+        """
         models = {}
         for variant in task.variants():
             path = runs.get(next(iter(variant.configs())))
             if path is not None and RunFolder(path).checkpoints().steps():
                 models[variant.name] = load_trained(path)
-        shown = {stabilizer: task.named(rows.LOOPED, stabilizer) for stabilizer in (rows.NONE, rows.DIFFERENCE)}
+        shown = {stabilizer: task.named(rows.LOOPED, stabilizer) for stabilizer in (rows.NONE, rows.OUTER_NORM)}
         if models.keys() >= set(shown.values()):
-            x, y = draw(models[shown[rows.NONE]], task, list(task.sizes)[1], 8, _SEED)
+            x, y = draw(models[shown[rows.NONE]], task, list(task.sizes)[2], 8, _SEED)
             longest = int(y.flatten(1).sum(dim=1).argmax())
             both = {stabilizer: models[name].model for stabilizer, name in shown.items()}
             animate(both, x[longest], y[longest], task.depth, folder / "maze.gif")

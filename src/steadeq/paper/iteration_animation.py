@@ -9,6 +9,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from ..lab.notation import plural
 from ..lab.report.style import BLUE, GRAY, INK, PALETTE, RED
 from ..models import AbstractEquilibriumModel
 from ..solvers import Loop
@@ -36,7 +37,7 @@ def animate(models: Mapping[str, AbstractEquilibriumModel], x: Tensor, y: Tensor
     budgets = [*range(1, 2 * depth + 1), *(2 * depth + round(62 * depth * (k / 24) ** 3) for k in range(8, 25))]
     marked = {name: _marks(model, x, budgets) for name, model in models.items()}
     frames = [
-        _frame(x, y, {name: marks[number] for name, marks in marked.items()}, f"{budget} evaluations")
+        _frame(x, y, {name: marks[number] for name, marks in marked.items()}, plural(budget, "evaluation"))
         for number, budget in enumerate(budgets)
     ]
     durations = [1000 * _SECONDS] * (len(frames) - 1) + [1000 * _LAST_SECONDS]
