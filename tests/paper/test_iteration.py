@@ -16,6 +16,7 @@ from steadeq.lab.run.loading import build_model
 from steadeq.lab.run.record import Spread
 from steadeq.models import AbstractEquilibriumModel
 from steadeq.paper import iteration, iteration_rows
+from steadeq.paper.comparison import summarize
 from steadeq.paper.iteration import ITERATION, rank_correlation
 from steadeq.paper.iteration_rows import FACTORS, PREFIX_SUMS, TASKS
 from steadeq.paper.variant import Summary, VariantSummary
@@ -145,6 +146,14 @@ def test_how_far_a_network_reaches():
     found = iteration.measures(beyond([1.0] * 9, longer=(1.0, 0.95, 0.2)), _Record)
     assert (found["reach"], found["size_4"], found["accuracy_far"]) == (16.0, 1.0, 0.95)
     assert iteration.measures(beyond([0.2] * 9), _Record)["reach"] == 0
+
+
+def test_runs_that_learned_are_counted_by_their_spectral_radius():
+    keeps, falls, fails = [1.0] * 9, [1.0] * 8 + [0.2], [0.2] * 9
+    variant = next(v for v in PREFIX_SUMS.variants() if v.name == PREFIX_SUMS.named(iteration_rows.LOOPED))
+    runs = [beyond(keeps), beyond(falls), beyond(falls, radius=1.0), beyond(falls, radius=None), beyond(fails)]
+    row = summarize(variant, [iteration.measures(run, _Record) for run in runs])
+    assert ITERATION.table(Summary({variant.name: row}.items())).endswith("| prefix sums | 1 of 2 | 0 of 2 |")
 
 
 def made_up(changed):

@@ -123,6 +123,7 @@ def measures(beyond: Beyond, record: RunRecord) -> dict[str, float | None]:
 
     `accuracy_at_N` is that at the size of training after N times the training depth, and `size_N` that at N times the
     size of training, at the largest depth; `accuracy_far` is that at 16 times, or the most if sizes do not go so far.
+    `inside` and `outside` are 1 for a run that has learned, with a spectral radius below 1 or not.
     `reach` is the largest size, in sizes of training, of which 90% are right at the largest depth, 0 if none.
     """
     at_sizes = {int(size): found for size, found in beyond["accuracy"].items()}
@@ -153,6 +154,9 @@ def measures(beyond: Beyond, record: RunRecord) -> dict[str, float | None]:
             "settled": beyond["settled"],
             "spectral_radius": beyond["spectral_radius"],
         }
+        is_inside = beyond["spectral_radius"] is not None and beyond["spectral_radius"] < 1
+        for name, holds in (("inside", is_inside), ("outside", not is_inside)):
+            found |= {name: float(learned and holds), f"{name}_kept": float(learned and holds and kept)}
     return found
 
 
@@ -476,7 +480,8 @@ class _Iteration(Comparison):
             animate(both, x[longest], y[longest], task.depth, folder / "maze.gif")
 
     def table(self, summary: Summary) -> str:
-        return "\n\n".join(filter(None, (_table(task, summary) for task in self.tasks)))
+        tables = [*(_table(task, summary) for task in self.tasks), _table_by_radius(self.tasks, summary)]
+        return "\n\n".join(filter(None, tables))
 
 
 def _table(task: Task, summary: Summary) -> str:
@@ -492,6 +497,22 @@ def _table(task: Task, summary: Summary) -> str:
     if all(cell in ("-", "") for line in cells for cell in line[1:]):
         return ""
     return markdown_table([task.name, *iterated], cells)
+
+
+def _table_by_radius(tasks: Sequence[Task], summary: Summary) -> str:
+    """Return a table of how many of the runs that learned keep their accuracy, by the spectral radius."""
+    lines = []
+    for task in tasks:
+        known = [summary[name] for name in (variant.name for variant in task.variants()) if name in summary]
+        known = [row for row in known if "inside" in row.spreads]
+        count = {
+            name: round(sum(row.mean(name) * row.num_seeds for row in known))
+            for name in ("inside", "inside_kept", "outside", "outside_kept")
+        }
+        if count["inside"] + count["outside"]:
+            lines.append([task.name, *(f"{count[f'{name}_kept']} of {count[name]}" for name in ("inside", "outside"))])
+    titles = ["runs that keep their accuracy", "spectral radius below 1", "1 or more"]
+    return markdown_table(titles, lines) if lines else ""
 
 
 def _cell(row: VariantSummary | None) -> str:
