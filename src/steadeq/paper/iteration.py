@@ -284,7 +284,6 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
     """Return what is claimed on a task: about every stabilizer that is tried, and about one penalty in detail."""
     iterated = {name: found for name, found in task.networks.items() if len(found) > 1}
     explicit = [task.named(name) for name, found in task.networks.items() if len(found) == 1]
-    is_whole = any(len(found) == len(rows.STABILIZERS) for found in iterated.values())
     sizes = list(task.sizes)
 
     def claim(
@@ -387,7 +386,7 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
                 lambda s: " against ".join(percents(s, names, second) for names in (damped, explicit) if names),
             )
         )
-    if is_whole:
+    if task.is_whole:
         text = "tells who is right far beyond the size of training: rank correlation of"
         found += [
             claim(
@@ -453,7 +452,7 @@ class _Iteration(Comparison):
             looped = next(name for name in preferred if name in task.networks)
             figures = {
                 "accuracy": draw_curves(task, beyond),
-                "radius": draw_prediction(task, measured),
+                "radius": draw_prediction(task, measured) if task.is_whole else None,
                 "heat_map": draw_heat_maps(task, looped, beyond),
             }
             save_figures({f"{name}_{task.recipe.replace('-', '_')}": one for name, one in figures.items()}, folder)

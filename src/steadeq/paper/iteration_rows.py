@@ -97,6 +97,11 @@ class Task:
     minutes: float
     num_steps: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all stabilizers are compared."""
+        return any(len(found) == len(STABILIZERS) for found in self.networks.values())
+
     def named(self, network: str, stabilizer: str = NONE) -> str:
         """Return the name of a row."""
         return f"{self.name}: {network}, {stabilizer}" if len(self.networks[network]) > 1 else f"{self.name}: {network}"
