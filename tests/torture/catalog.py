@@ -62,5 +62,5 @@ ATTACKS = {
         Attack(name="lost-ranks", attempt=ranks.attempt_pair, num_tries=10, num_quick=0),
     )
 }
-"""By their names. The quick tries show that an attack works, and take a minute together; those that need interpreters of
-their own have none, as each takes seconds to start."""
+"""By their names. The quick tries show that an attack works, and take a minute or two together; those that need
+interpreters of their own have none, as each takes seconds to start."""
