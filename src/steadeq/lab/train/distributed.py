@@ -120,8 +120,10 @@ class Process:
     def clip_gradients(self, parameters: Iterable[nn.Parameter], limit: float | None) -> float:
         """Return the norm of the gradient, and scale the gradient down if that is above a limit."""
         parameters = [parameter for parameter in parameters if parameter.grad is not None]
-        # Those that are sharded and those that are not do not mix in one call.
-        kinds = [[p for p in parameters if is_sharded(p) == kind] for kind in (False, True)]
+        kinds = [parameters]
+        if self.is_sharded:
+            # Those that are sharded and those that are not do not mix in one call.
+            kinds = [[p for p in parameters if is_sharded(p) == kind] for kind in (False, True)]
         norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds if kind]
         norms = [norm.full_tensor() if is_sharded(norm) else norm for norm in norms]  # pyright: ignore
         norm = norms[0] if len(norms) == 1 else nn.utils.get_total_norm(norms)
