@@ -12,7 +12,7 @@ import pytest
 
 from steadeq.lab import terminal
 from steadeq.lab.cli.completion import words_of
-from steadeq.lab.cli.main import COMMANDS, PrintableFormatter, main
+from steadeq.lab.cli.main import PrintableFormatter, commands, main
 from steadeq.lab.data.catalog import CATALOG
 from steadeq.lab.terminal import Work
 from steadeq.paper.catalog import RESULTS
@@ -97,7 +97,7 @@ def test_quiet_leaves_the_table_and_no_notes(capfd):
     assert not terminal.is_quiet()  # for the next command
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+@pytest.mark.parametrize("name", sorted(commands()))
 def test_every_command_completes_its_own_options(name, capfd):
     words = words_of(name)
     assert {"--quiet", "--json", "--help"} <= set(words)

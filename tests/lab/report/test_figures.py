@@ -9,12 +9,10 @@ from steadeq.lab.data.synthetic import target
 from steadeq.lab.report import (
     curve_sections,
     diagnosis_panels,
-    gamma_figure,
     group_runs,
     inline_svg,
     iteration_panel,
     save_png,
-    synthetic_figure,
 )
 from steadeq.lab.report.curves import (
     evals_figure,
@@ -29,7 +27,7 @@ from steadeq.lab.report.groups import MAX_POINTS, combine
 from steadeq.lab.report.style import INK, PALETTE
 from steadeq.lab.run.record import RunDiagnosis
 from steadeq.models import ToyDEQ
-from steadeq.paper.synthetic import equilibria, picard_path
+from steadeq.paper.synthetic import equilibria, gamma_figure, picard_path, synthetic_figure
 
 
 def luminance(color):
