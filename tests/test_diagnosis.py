@@ -74,6 +74,7 @@ MAPS = {
     "turn by the golden ratio": (linear(turn(360 * 0.6180339887)), 2, DRIFTS, None),
     "slow drift": (lambda z, x: z + 0.01, 3, DRIFTS, None),
     "drift that slows down like the harmonic series": (lambda z, x: torch.log1p(z.exp()), 1, DRIFTS, None),
+    "drift whose steps fall to nine tenths": (lambda z, x: z + 0.9 + 0.1 * torch.exp(-z / 1000), 1, DRIFTS, None),
     "logistic map, chaos": (lambda z, x: 3.9 * z * (1 - z), 1, DRIFTS, None),
     "growth of a thousand evaluations before convergence": (linear(sheared(0.95, 20, 0.5)), 20, CONVERGES, None),
     "growth for as long as one looks": (linear(sheared(0.95, 12, 0.3)), 12, CONVERGES, None),
@@ -693,6 +694,8 @@ def test_confidence_is_the_share_of_pairs_in_order():
     is_right = torch.arange(40) % 2 == 0
     random = told(lambda z, x: x * z + 1, z, x, metric=lambda z: is_right, training_depth=20, max_evals=64)
     assert "does not tell right from wrong" in str(random)
+    few = told(lambda z, x: x * z + 1, z, x, metric=lambda z: torch.arange(40) > 2, training_depth=20, max_evals=64)
+    assert "unknown: 37 samples are right at 20 and 3 wrong, too few to compare" in str(few)
     assert diagnose(lambda z, x: x * z + 1, z, x, metric=lambda z: z[:, 0], max_evals=64).confidence is None
 
 

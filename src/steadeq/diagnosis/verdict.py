@@ -26,6 +26,8 @@ _SIGNIFICANT = 6
 """Standard errors from which on a slope counts: one in a thousand by chance, at 8 blocks."""
 _STEADY = 0.85
 """Least ratio of the late to the early slope of what falls or grows by a factor; 0.71 for any power of the depth."""
+_EXACT = 0.02
+"""Largest change of the slope of what falls by one factor."""
 _SUMMABLE = 1.2
 """Power of one over the depth from which on steps add up to something finite; 1 and a margin."""
 _FALL = 0.01
@@ -78,6 +80,11 @@ class _Trend(NamedTuple):
         """Whether steps go on to change by about the same factor."""
         return self.late / self.early >= _STEADY if self.early * self.slope > 0 else self.late * self.slope > 0
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether steps change by the same factor throughout, up to rounding."""
+        return abs(self.late - self.early) <= _EXACT * abs(self.early)
+
 
 def judge(steps: Tensor, sizes: Tensor, returns: Tensor, *, floor: float, eps: float) -> Finding:
     """Return what becomes of one sample.
@@ -114,7 +121,11 @@ def judge(steps: Tensor, sizes: Tensor, returns: Tensor, *, floor: float, eps: f
     if trend.stands_out(least):
         # The middle of the late half.
         power = -trend.late * 0.875 * num_evals
-        if trend.slope < 0 and (trend.is_steady or power > _SUMMABLE):
+        # Where the state still grows with the depth, the limit is much further away than what was seen: then steps have
+        # to fall by the very same factor throughout.
+        still_grows = float(sizes[-1]) > 1.5 * float(sizes[middle]) and float(steps[-1]) > 0.5 * float(steps[peak])
+        is_falling = trend.is_exact if still_grows else trend.is_steady or power > _SUMMABLE
+        if trend.slope < 0 and is_falling:
             return Finding(Verdict.CONVERGES, float(steps[-1]) <= _FALL * float(steps[peak]), rate)
         growth = float(sizes[-1].log() - sizes[middle].log())
         # Steps that grow while the state does not may be on their way from one place to another.

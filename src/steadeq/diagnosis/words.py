@@ -24,6 +24,8 @@ SLOW = 0.95
 """Rate from which on convergence is called slow."""
 TELLING = 0.7
 """Area under the curve (AUC) from which on the residual is said to tell right answers from wrong ones."""
+_ENOUGH = 5
+"""Number of right and of wrong samples from which on this is said."""
 _PENALTY = 'JacobianRegularizer(weight=0.3, estimator="difference")'
 
 
@@ -117,7 +119,7 @@ def _settling(diagnosis: Diagnosis) -> str:
 def _notes(diagnosis: Diagnosis) -> str:
     """Return what is special about how samples settle or do not."""
     settles = diagnosis.verdict == Verdict.CONVERGES
-    is_slow = settles & (diagnosis.rate > SLOW) & ~diagnosis.is_transient
+    is_slow = settles & (diagnosis.rate > SLOW) & ~diagnosis.is_transient & ~diagnosis.is_unstable
     notes = []
     if bool(is_slow.any()):
         notes.append(f"{int(is_slow.sum())} settle slowly but steadily")
@@ -135,7 +137,7 @@ def _helping(diagnosis: Diagnosis) -> str:
     best = diagnosis.best_depth
     if diagnosis.metric is None or best is None:
         return ""
-    answer = {"helps": "yes", "keeps": "no change", "hurts": "no, it hurts"}[diagnosis.effect or "keeps"]
+    answer = {"helps": "yes", "keeps": "no clear change", "hurts": "no, it hurts"}[diagnosis.effect or "keeps"]
     depth = diagnosis.training_depth
     scores = list(diagnosis.scores.items())
     shown = [(at, score) for at, score in scores if at // (depth or 1) in (1, 2, 4, 16, 64)] or scores
@@ -219,9 +221,14 @@ def _bits(diagnosis: Diagnosis) -> str:
 
 
 def _confidence(diagnosis: Diagnosis) -> str:
-    if diagnosis.confidence is None:
+    if diagnosis.metric is None or diagnosis.confidence is None:
         return ""
-    where = "the end" if diagnosis.training_depth is None else str(diagnosis.training_depth)
+    depth = diagnosis.training_depth
+    where = "the end" if depth is None else str(depth)
+    num_right = int(diagnosis.metric[depth or len(diagnosis.residual)].sum())
+    num_wrong = diagnosis.metric.shape[1] - num_right
+    if min(num_right, num_wrong) < _ENOUGH:
+        return f"unknown: {num_right} samples are right at {where} and {num_wrong} wrong, too few to compare"
     tells = "tells" if diagnosis.confidence >= TELLING else "does not tell"
     return f"AUC {diagnosis.confidence:.2f} (0.5 is chance): the residual at {where} {tells} right from wrong"
 
@@ -254,7 +261,7 @@ def advice(diagnosis: Diagnosis) -> str:
     if diagnosis.radius is None and "differentiated" in diagnosis.radius_missing:
         return f"nothing that needs a derivative can be had here{stop}, or damp the step, z + (f(z) - z) / 2"
     if is_adding(diagnosis):
-        return f"tune steadeq.nn.Normalized(block) with {_PENALTY}{stop}: it adds to its state"
+        return f"tune steadeq.nn.Normalized(block) with {_PENALTY}, as the block adds to its state{stop}"
     return f"tune with {_PENALTY}{stop}"
 
 

@@ -46,7 +46,8 @@ class Arguments:
     """Number of runs to train at the same time."""
     archive: Path | None = None
     """Folder in which finished runs are archived as small files, without their weights. Runs found there are not
-    trained again, and runs that finish are added. By default the folder `runs` inside --out."""
+    trained again, and runs that finish are added. By default the folder `runs` inside --out, or `runs-quick` with
+    --quick."""
     finished_only: bool = False
     """Train nothing; make the tables and figures from the finished runs, and list the runs that are missing."""
     dry_run: bool = False
@@ -110,7 +111,10 @@ def run(arguments: Sequence[str]) -> int:
                 print(f"{result.name} has no numbers in {folder}.")
         _write_pages(given.out)
         return 0
-    archive = given.out / "runs" if given.archive is None else given.archive
+    archive = given.archive
+    if archive is None:
+        # What is quick is for seeing it happen, and trained anew in a checkout that has these runs.
+        archive = given.out / ("runs-quick" if given.quick else "runs")
     plans = {result.name: plan_runs(result, given.scale, runs=given.runs, archive=archive) for result in chosen}
     runs = together(plans.values())
     missing = {name: run for name, run in runs.items() if not run.is_done}
@@ -131,6 +135,9 @@ def run(arguments: Sequence[str]) -> int:
             f"Training {plural(len(missing), 'run')} in {given.runs}, {min(given.jobs, len(missing))} at a time."
         )
         complete_runs({run.path: run.config for run in missing.values()}, num_jobs=given.jobs, display=display)
+    elif not missing and runs:
+        num_archived = sum(run.is_archived for run in runs.values())
+        note(f"All {plural(len(runs), 'run')} are finished, {num_archived} of them in {archive}; none is trained.")
     judged: dict[str, Any] = {}
     for result in chosen:
         plan = plans[result.name].items()
@@ -141,7 +148,7 @@ def run(arguments: Sequence[str]) -> int:
             # Of what needs the weights, the small files are of no use.
             if name in paths and not run.is_archived and result.can_use(name, run.path, given.scale):
                 archive_run(run.path, archive / name)
-    if judged:
+    if judged and not given.quick:
         _write_pages(given.out)
     answer(judged)
     return 0

@@ -10,8 +10,10 @@ it first comes so close.
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -212,7 +214,7 @@ def draw_heat_maps(task: Task, network: str, found: Mapping[str, Sequence[Beyond
         figure.supxlabel("evaluations / training depth", fontsize=9.5)
         figure.supylabel(task.size_field.removeprefix("num_"), fontsize=9.5)
         assert image is not None
-        figure.colorbar(image, ax=figure.axes, label="right, %")
+        figure.colorbar(image, ax=figure.axes, label=f"right, %: {network}, mean of the seeds")
     return figure
 
 
@@ -242,7 +244,8 @@ def draw_prediction(task: Task, measured: Mapping[str, Sequence[Measures]]) -> F
                         alpha=0.7,
                     )
             axes.set_xlabel(title)
-        figure.axes[0].set_ylabel("right at the far size, %")
+        far = max(size for size in task.sizes if size <= 16 * next(iter(task.sizes)))
+        figure.axes[0].set_ylabel(f"right at {far} {task.size_field.removeprefix('num_')}, %")
         add_legend(figure, handles)
     return figure
 
@@ -305,12 +308,22 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
     def percents(summary: Summary, names: Sequence[str], measure: str) -> str:
         return ", ".join(f"{100 * summary[name].mean(measure):.0f}%" for name in names)
 
-    def pairs(summary: Summary, measure: str) -> list[tuple[float, float]]:
+    def pairs(summary: Summary, measure: str, *, below: float = math.inf) -> list[tuple[float, float]]:
         known = [summary[row] for name in iterated for row in _rows_of(task, name)]
-        known = [row for row in known if row.mean("learned") == 1 and {measure, _FAR} <= row.spreads.keys()]
+        needed = {measure, _FAR, "spectral_radius"}
+        known = [row for row in known if row.mean("learned") == 1 and needed <= row.spreads.keys()]
+        known = [row for row in known if row.mean("spectral_radius") < below]
         if len(known) < 5:
             raise MissingNumber(f"only {len(known)} rows have learned")
         return [(row.mean(measure), row.mean(_FAR)) for row in known]
+
+    def told(summary: Summary, measure: str) -> str:
+        every = pairs(summary, measure)
+        text = f"{rank_correlation(every):.2f} over {len(every)} rows"
+        with suppress(MissingNumber):
+            inside = pairs(summary, measure, below=1.0)
+            text += f"; {rank_correlation(inside):.2f} among the {len(inside)} with a radius below 1"
+        return text
 
     def require_learned(summary: Summary, names: Sequence[str]) -> None:
         if not any(summary[name].mean("learned") for name in names):
@@ -393,15 +406,13 @@ def _claims_about(task: Task) -> list[Claim[Summary]]:
                 "settled-predicts",
                 f"the share that settles {text} at least 0.5",
                 lambda s: rank_correlation(pairs(s, "settled")) >= 0.5,
-                lambda s: f"{rank_correlation(pairs(s, 'settled')):.2f} over {len(pairs(s, 'settled'))} rows",
+                lambda s: told(s, "settled"),
             ),
             claim(
                 "radius-predicts",
                 f"the spectral radius {text} at most -0.5",
                 lambda s: rank_correlation(pairs(s, "spectral_radius")) <= -0.5,
-                lambda s: (
-                    f"{rank_correlation(pairs(s, 'spectral_radius')):.2f} over {len(pairs(s, 'spectral_radius'))} rows"
-                ),
+                lambda s: told(s, "spectral_radius"),
             ),
         ]
     return found
@@ -420,7 +431,7 @@ class _Iteration(Comparison):
         return replace(self, name=name, tasks=tasks, variants=lambda scale: _variants(tasks), claims=claims)
 
     def quick(self) -> _Iteration:
-        few = {rows.LOOPED: (rows.NONE, rows.DIFFERENCE)}
+        few = {rows.TWO_STATES: (rows.NONE, rows.DIFFERENCE)}
         return self.of(f"{self.name}-quick", [replace(rows.PREFIX_SUMS, networks=few, seeds=(0,))])
 
     def runs(self, scale: Scale) -> Mapping[str, TrainConfig]:
@@ -449,7 +460,7 @@ class _Iteration(Comparison):
                     ]
                     summary[name] = summarize(variant, measured[name])
             preferred = (rows.LOOPED, rows.NORMALIZED_TRANSFORMER, rows.LOOPED_TRANSFORMER)
-            looped = next(name for name in preferred if name in task.networks)
+            looped = next((name for name in preferred if name in task.networks), next(iter(task.networks)))
             figures = {
                 "accuracy": draw_curves(task, beyond),
                 "radius": draw_prediction(task, measured) if task.is_whole else None,
@@ -501,16 +512,18 @@ def _table(task: Task, summary: Summary) -> str:
 def _table_by_radius(tasks: Sequence[Task], summary: Summary) -> str:
     """Return a table of how many of the runs that learned keep their accuracy, by the spectral radius."""
     lines = []
-    for task in tasks:
-        known = [summary[name] for name in (variant.name for variant in task.variants()) if name in summary]
+    groups = [(task.name, task, list(task.networks)) for task in tasks]
+    groups += [(f"{task.name}: {name}", task, [name]) for task in tasks if task.is_whole for name in task.networks]
+    for title, task, networks in groups:
+        known = [summary[row] for name in networks for row in _rows_of(task, name) if row in summary]
         known = [row for row in known if "inside" in row.spreads]
         count = {
             name: round(sum(row.mean(name) * row.num_seeds for row in known))
             for name in ("inside", "inside_kept", "outside", "outside_kept")
         }
         if count["inside"] + count["outside"]:
-            lines.append([task.name, *(f"{count[f'{name}_kept']} of {count[name]}" for name in ("inside", "outside"))])
-    titles = ["runs that keep their accuracy", "spectral radius below 1", "1 or more"]
+            lines.append([title, *(f"{count[f'{name}_kept']} of {count[name]}" for name in ("inside", "outside"))])
+    titles = ["runs that keep their accuracy", "mean spectral radius below 1", "1 or more"]
     return markdown_table(titles, lines) if lines else ""
 
 
