@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import mean
 from typing import Literal
 
 from ..adjoints import AbstractAdjoint, Implicit
@@ -203,6 +204,23 @@ class TrainConfig:
     def evaluation_solver(self) -> AbstractSolver:
         """The solver that evaluations use."""
         return self.solver if self.eval_solver is None else self.eval_solver
+
+    def training_depth(self, step: int) -> int:
+        """Return how many evaluations lead to the states of training, at most, and in the mean where that is random.
+
+        Args:
+            step: Number of steps that are done; the warmup may have another depth.
+        """
+        if 0 < step <= self.warmup.num_steps:
+            return self.warmup.depth
+        depth = self.budget.depth
+        if depth is None:
+            num_evals = self.solver.max_evals
+        else:
+            num_evals = round(mean(depth.draw(step, seed=self.loop.seed) for step in range(1000)))
+        num_steps = max(self.adjoint.steps_of(self.solver.with_max_evals(num_evals)), 1)
+        # Each answer goes on where the last one ended.
+        return self.loop.num_answers * num_steps
 
     def with_max_evals(self, max_evals: int) -> TrainConfig:
         """Return the config with another budget of evaluations, forward and backward."""

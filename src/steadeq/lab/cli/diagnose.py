@@ -19,7 +19,6 @@ from ...jacobian import frobenius_norm, operator_norm, spectral_radius
 from ...models import AbstractEquilibriumModel
 from ...solvers import AbstractSolver
 from ...trees import leaves, map_tensors
-from ..config import TrainConfig
 from ..errors import InputError
 from ..extension import EXTENSIONS
 from ..files import check_no_link, check_plain, write_atomically
@@ -154,7 +153,7 @@ def measure(trained: TrainedModel, args: Arguments, device: torch.device, work: 
     config, adapter = trained.config, ModelAdapter(trained.model)
     if not adapter.has_equilibrium:
         raise InputError(f"{args.run} is a run of an explicit network: it has no equilibrium to diagnose.")
-    depth = training_depth(config, trained.step)
+    depth = config.training_depth(trained.step)
     max_evals = max(256, 4 * depth) if args.max_evals is None else args.max_evals
     if max_evals < depth:
         raise InputError(f"--max-evals is {max_evals}; it must be at least the {depth} evaluations of training.")
@@ -184,20 +183,6 @@ def measure(trained: TrainedModel, args: Arguments, device: torch.device, work: 
         )
         work.advance(3)
         return _summarize(trained, eq, solver, found, args, work)
-
-
-def training_depth(config: TrainConfig, step: int) -> int:
-    """Return how many evaluations lead to the states of training, at most, and in the mean where that is random."""
-    if 0 < step <= config.warmup.num_steps:
-        return config.warmup.depth
-    depth = config.budget.depth
-    if depth is None:
-        num_evals = config.solver.max_evals
-    else:
-        num_evals = round(mean(depth.draw(step, seed=config.loop.seed) for step in range(1000)))
-    num_steps = max(config.adjoint.steps_of(config.solver.with_max_evals(num_evals)), 1)
-    # Each answer goes on where the last one ended.
-    return config.loop.num_answers * num_steps
 
 
 def _iterate(

@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
 def _diagnosed(path: Path, args: Arguments, process: Process) -> tuple[TrainedModel, RunDiagnosis]:
     """Return a run's model, and what is found about it at many times its training depth."""
     trained = load_trained(path, device=process.device, recipe=args.recipe)
-    max_evals = max(256, _FACTOR * diagnose.training_depth(trained.config, trained.step))
+    max_evals = max(256, _FACTOR * trained.config.training_depth(trained.step))
     questions = diagnose.Arguments(run=path, num_samples=args.num_samples, max_evals=max_evals)
     with Work(f"Diagnosing {path}", 8) as work:
         return trained, diagnose.measure(trained, questions, process.device, work)

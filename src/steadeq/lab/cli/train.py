@@ -161,6 +161,9 @@ def _train(request: _Request, process: Process) -> None:
             raise Interrupted(f"{error} To go on: {_resuming(request, process)}") from None
     score = trainer.task.show(values[trainer.task.metric], digits=4)
     effort = f" with {values['forward_evals']:.1f} evaluations" if "forward_evals" in values else ""
+    depth = request.config.training_depth(trainer.step)
+    if effort and depth != request.config.evaluation_solver.max_evals:
+        effort += f" (trained with up to {depth}; `steadeq evaluate {folder.path}` tries other numbers)"
     trainer.display.say(f"{folder.path}: validation {trainer.task.metric} {score}{effort}.")
     answer({"run": folder.path, "step": trainer.step, "validation": values})
     if trainer.num_bad:
