@@ -396,10 +396,3 @@ def test_options_beyond_all_numbers_are_all_of_the_text_or_refused(tmp_path):
     assert torch.equal(WikiText2(length=1, **limits).load().train.tokens, whole.train.tokens)
     with pytest.raises(InputError, match=rf"too short for segments of {10**20}"):
         WikiText2(length=10**20).load()
-
-
-@pytest.mark.parametrize("fields", [{"length": 0}, {"max_train": 1}, {"max_validation": 1}, {"max_test": 0}])
-def test_values_that_make_no_sense_are_refused_by_name(fields):
-    ((name, _),) = fields.items()
-    with pytest.raises(ValueError, match=rf"^{name} is "):
-        WikiText2(**fields)

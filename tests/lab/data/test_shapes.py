@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 import torch
 
 from steadeq.lab.data import Shapes
@@ -64,12 +63,3 @@ def test_two_thousand_images_take_seconds():
     begin = time.perf_counter()
     Shapes(num_train=2_000, num_validation=1, num_test=1).load()
     assert time.perf_counter() - begin < 10
-
-
-@pytest.mark.parametrize(
-    "fields", [{"num_train": 0}, {"num_validation": 0}, {"num_test": 0}, {"size": 7}, {"seed": -1}, {"seed": 2**63}]
-)
-def test_values_that_make_no_sense_are_refused_by_name(fields):
-    ((name, _),) = fields.items()
-    with pytest.raises(ValueError, match=rf"^{name} is "):
-        Shapes(**fields)

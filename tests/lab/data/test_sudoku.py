@@ -2,7 +2,6 @@
 
 from itertools import permutations, product
 
-import pytest
 import torch
 
 from steadeq.lab.data import Sudoku
@@ -62,8 +61,3 @@ def test_puzzles_are_drawn_from_the_seed():
     first, again, other = (Sudoku(num_train=10, seed=seed).load().train.all()[0] for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-
-
-def test_sizes_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="size is 5; it must be 4 or 6"):
-        Sudoku(size=5)
