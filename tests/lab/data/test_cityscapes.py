@@ -121,7 +121,7 @@ def test_pairs_are_resized_for_evaluation_on_request(root):
     assert torch.equal(y[1], classes_of(write(root, "val", "lindau", 1)[::2, ::2]))
 
 
-def test_a_missing_half_of_a_pair_is_named(root):
+def test_a_missing_half_of_a_pair_or_all_of_them_are_named(root, tmp_path, monkeypatch):
     image, labels = paths(root, "train", "bonn", 1)
     kept = labels.read_bytes()
     labels.unlink()
@@ -131,6 +131,10 @@ def test_a_missing_half_of_a_pair_is_named(root):
     image.unlink()
     with pytest.raises(InputError, match=f"{labels.name} has no image: .*{image.name} is missing"):
         Cityscapes(num_validation=1, num_workers=0).load()
+    (tmp_path / "other/cityscapes").mkdir(parents=True)
+    monkeypatch.setenv("STEADEQ_DATA", str(tmp_path / "other"))
+    with pytest.raises(InputError, match=r"no images .*leftImg8bit/train/<city>"):
+        Cityscapes(num_workers=0).load()
 
 
 def test_pairs_that_do_not_fit_are_refused_by_name(root):
@@ -146,27 +150,22 @@ def test_pairs_that_do_not_fit_are_refused_by_name(root):
             test.batch(torch.tensor([0]))
     Image.new("L", (WIDTH, HEIGHT), 255).save(labels)
     assert (test.batch(torch.tensor([0]))[1] == 255).all()
-    image.write_bytes(image.read_bytes()[:60])
-    with pytest.raises(InputError, match=rf"{image.name} is damaged"):
-        test.batch(torch.tensor([0]))
-
-
-@pytest.mark.parametrize("mapping", [[0, 1, 2], [0] * 257, [-1] + [0] * 255, [256] + [0] * 255])
-def test_mappings_of_labels_that_make_no_sense_are_refused(mapping):
-    with pytest.raises(
-        ValueError, match=r"^mapping must have a class from 0 to 255, or None, for each of the 256 bytes"
-    ):
-        SegmentationPairs([], mapping=mapping)
-
-
-def test_what_is_no_file_is_refused_by_name(root):
-    image, labels = paths(root, "val", "lindau", 0)
-    test = Cityscapes(num_validation=1, num_workers=0).load().test
+    truncated = image.read_bytes()[:60]
     for path in (labels, image):
         path.unlink()
         os.mkfifo(path)
         with pytest.raises(InputError, match=rf"{path.name} cannot be read: it is a pipe, not a file"):
             test.batch(torch.tensor([0]))
+    image.unlink()
+    image.write_bytes(truncated)
+    with pytest.raises(InputError, match=rf"{image.name} is damaged"):
+        test.batch(torch.tensor([0]))
+
+
+def test_mappings_of_labels_that_make_no_sense_are_refused():
+    for mapping in ([0, 1, 2], [0] * 257, [-1] + [0] * 255, [256] + [0] * 255):
+        with pytest.raises(ValueError, match=r"^mapping must have a class from 0 to 255, or None, for each of the 256"):
+            SegmentationPairs([], mapping=mapping)
 
 
 def test_whole_images_of_different_sizes_make_no_batch(root):
@@ -175,10 +174,3 @@ def test_whole_images_of_different_sizes_make_no_batch(root):
         Cityscapes(num_validation=1, num_workers=0).load().test.batch(torch.arange(3))
     x, _ = Cityscapes(num_validation=1, evaluation_size=(20, 40), num_workers=0).load().test.batch(torch.arange(3))
     assert x.shape == (3, 3, 20, 40)
-
-
-def test_folders_without_images_are_refused(root, tmp_path, monkeypatch):
-    (tmp_path / "other/cityscapes").mkdir(parents=True)
-    monkeypatch.setenv("STEADEQ_DATA", str(tmp_path / "other"))
-    with pytest.raises(InputError, match=r"no images .*leftImg8bit/train/<city>"):
-        Cityscapes(num_workers=0).load()

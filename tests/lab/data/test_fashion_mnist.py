@@ -46,14 +46,14 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("kind", CODES)
-@pytest.mark.parametrize("shape", [(5,), (2, 3), (2, 1, 3, 2), (0, 4)])
-def test_idx_files_are_read_in_every_type(suffix, kind, shape, tmp_path):
-    array = (np.arange(np.prod(shape)) * 37 - 50).astype(kind).reshape(shape)
-    path = tmp_path / f"array{suffix}"
-    path.write_bytes(gzip.compress(packed(array)) if suffix else packed(array))
-    result = fashion_mnist.read_idx(path)
-    assert torch.equal(result, torch.from_numpy(array))
-    assert result.dtype == torch.from_numpy(array).dtype
+def test_idx_files_are_read_in_every_type(suffix, kind, tmp_path):
+    for shape in ((5,), (2, 3), (2, 1, 3, 2), (0, 4)):
+        array = (np.arange(np.prod(shape)) * 37 - 50).astype(kind).reshape(shape)
+        path = tmp_path / f"array{suffix}"
+        path.write_bytes(gzip.compress(packed(array)) if suffix else packed(array))
+        result = fashion_mnist.read_idx(path)
+        assert torch.equal(result, torch.from_numpy(array))
+        assert result.dtype == torch.from_numpy(array).dtype
 
 
 GOOD = packed(np.arange(12, dtype=np.int32).reshape(3, 4))
@@ -93,11 +93,6 @@ def test_damaged_compression_is_refused_by_name(damage, tmp_path):
         fashion_mnist.read_idx(path)
 
 
-def test_a_missing_idx_file_is_refused_by_name(tmp_path):
-    with pytest.raises(InputError, match=r"labels cannot be read: No such file"):
-        fashion_mnist.read_idx(tmp_path / "labels")
-
-
 @pytest.mark.parametrize("place", ["mine/fashion-mnist", "data/fashion-mnist", "debian"])
 @pytest.mark.parametrize("compress", [False, True])
 def test_fashion_mnist_is_read_pixel_by_pixel_from_each_place(place, compress, home):
@@ -117,18 +112,6 @@ def test_fashion_mnist_is_read_pixel_by_pixel_from_each_place(place, compress, h
 def test_missing_data_names_the_place_of_the_debian_package(home):
     with pytest.raises(InputError, match=rf"fashion-mnist.*{home / 'debian'}.*steadeq data fashion-mnist"):
         FashionMnist().load()
-
-
-@pytest.mark.parametrize(("num_train", "num_validation"), [(0, 2), (2, -1), (60_000, 1)])
-def test_impossible_splits_are_refused(num_train, num_validation):
-    with pytest.raises(ValueError, match=r"^num_(train|validation) is .*; .* must be"):
-        FashionMnist(num_train=num_train, num_validation=num_validation)
-
-
-def test_files_with_too_few_images_are_refused(home):
-    write(home / "debian")
-    with pytest.raises(InputError, match=r"12 training images.*\(10\).*\(3\)"):
-        FashionMnist(num_train=10, num_validation=3).load()
 
 
 @pytest.mark.parametrize(
@@ -153,8 +136,11 @@ def test_files_that_do_not_fit_are_refused_by_name(name, array, home):
         FashionMnist(num_train=5, num_validation=5).load()
 
 
-def test_files_without_images_are_refused_by_name(home):
-    write(home / "debian", count=0)
+def test_files_without_images_or_with_too_few_are_refused(home):
+    write(home / "debian")
+    with pytest.raises(InputError, match=r"12 training images.*\(10\).*\(3\)"):
+        FashionMnist(num_train=10, num_validation=3).load()
+    write(home / "mine/fashion-mnist", count=0)
     with pytest.raises(InputError, match=r"train-labels-idx1-ubyte\.gz is damaged: it has no labels\.$"):
         FashionMnist(num_train=1, num_validation=0).load()
 
@@ -177,7 +163,7 @@ def test_whatever_the_damage_an_idx_file_is_read_or_refused(suffix, tmp_path):
     rng = random.Random(0)
     arrays = [(np.arange(60) * 5).astype(kind).reshape(3, 4, 5) for kind in CODES]
     path, num_refused = tmp_path / f"array{suffix}", 0
-    for _ in range(300):
+    for _ in range(150):
         content = packed(rng.choice(arrays))
         # Damage to what is packed, and to the packing.
         if suffix:
@@ -192,4 +178,4 @@ def test_whatever_the_damage_an_idx_file_is_read_or_refused(suffix, tmp_path):
             num_refused += 1
         else:
             assert array.numel() * array.element_size() <= len(content) if not suffix else array.numel() < 1000
-    assert 50 < num_refused < 300
+    assert 25 < num_refused < 150
