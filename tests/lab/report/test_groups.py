@@ -37,10 +37,7 @@ def test_test_scores_are_those_at_the_evaluation_budget(tmp_path):
     folder = write_run(tmp_path / "a", recipe="digits-jr")
     write_evaluation(folder, {1: 0.3, 6: 0.8, 18: 0.99})
     assert measure(read(folder)[0], "score", "test") == 0.8
-
-
-def test_an_evaluation_on_validation_data_has_no_test_scores(tmp_path):
-    folder = write_run(tmp_path / "a", recipe="digits-jr")
+    # An evaluation on validation data has none.
     write_evaluation(folder, {6: 0.8}, split="validation")
     assert measure(read(folder)[0], "score", "test") is None
 
@@ -61,10 +58,8 @@ def test_runs_that_differ_in_their_seed_are_one_group(tmp_path):
     groups = group_runs(read(*folders))
     assert [group.label for group in groups] == ["γ = 0", "γ = 2"]
     assert [len(group.runs) for group in groups] == [3, 3]
-
-
-def test_labels_name_recipes_where_these_differ(tmp_path):
-    runs = read(write_run(tmp_path / "a"), write_run(tmp_path / "b", recipe="digits-jr"))
+    # Labels name recipes where these differ.
+    runs = read(folders[0], write_run(tmp_path / "b", recipe="digits-jr"))
     assert [group.label for group in group_runs(runs)] == ["digits", "digits-jr"]
 
 

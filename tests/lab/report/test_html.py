@@ -56,8 +56,20 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def text(folders):
-    return render_report(read(*folders))
+def render(folders):
+    """Return a function that makes the page of these runs, with a section more."""
+
+    def render():
+        figure = residual_figure(group_runs(read(*folders)))
+        section = Section(title="Mine", intro="An intro.", panels=[Panel(figure=figure, title="One", caption="Two.")])
+        return render_report(read(*folders), sections=[section])
+
+    return render
+
+
+@pytest.fixture(scope="module")
+def text(render):
+    return render()
 
 
 def save_weights(run):
@@ -98,16 +110,22 @@ def test_the_page_is_accessible(text):
     assert all("scope" in header for header in page.all("th"))
 
 
-def test_text_of_configs_is_escaped(tmp_path):
-    folders = [write_run(tmp_path / "a & <b>", name=HOSTILE), write_run(tmp_path / "b", name=f"{HOSTILE}2", weight=1.0)]
-    text = render_report(read(*folders), title=HOSTILE)
+def test_whatever_the_names_of_runs_are_the_page_is_one(tmp_path):
+    names = (HOSTILE, f"{HOSTILE}2", "a\x07b", "\x1b]0;title\x07", "\ud83d", "two\nlines")
+    runs = [write_run(tmp_path / f"a & <b>{index}", name=name) for index, name in enumerate(names)]
+    write_evaluation(runs[0], {1: 0.5, 6: 0.9}, metric="accuracy")
+    write_report(read(*runs), tmp_path / "page.html", title=HOSTILE)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<script" not in text
     assert "a &amp; &lt;b&gt;" in text
     assert Page(text).open == []
+    drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(drawings) > 3
+    assert not set("\x07\x1b") & set("".join(drawings))
 
 
-def test_equal_runs_give_equal_bytes(folders, text):
-    assert render_report(read(*folders)) == text
+def test_equal_runs_give_equal_bytes(render, text):
+    assert render() == text
 
 
 def test_figures_follow_the_theme_of_the_page(folders):
@@ -119,60 +137,46 @@ def test_figures_follow_the_theme_of_the_page(folders):
     assert not re.search(r'<svg[^>]* height="', svg)
 
 
-def test_long_runs_make_small_pages(tmp_path):
-    runs = [write_run(tmp_path / f"{w}", recipe="synthetic", weight=float(w), num_steps=3200) for w in range(4)]
-    for run in runs:
-        save_weights(run)
-    assert len(render_report(read(*runs)).encode()) < 2_000_000
-
-
-def test_unfinished_and_empty_runs_are_named(tmp_path):
+def test_what_is_wrong_with_a_run_is_named(tmp_path):
     stopped = write_run(tmp_path / "stopped", stop_at=12)
     early = write_run(tmp_path / "early", stop_at=3, weight=0.5)
     empty = write_run(tmp_path / "empty", stop_at=0, recipe="digits-jr")
-    text = render_report(read(stopped, early, empty))
+    diverged = write_run(tmp_path / "diverged", stop_at=12)
+    append(diverged, event="skipped", step=13, reason="the loss is not finite", in_row=1)
+    append(diverged, event="diverged", step=13, in_row=1)
+    damaged = write_run(tmp_path / "damaged")
+    append(damaged, event="evaluation", step=42, accuracy=None, forward_residual=None)
+    files = ("diagnosis.json", "evaluation.json", "environment.json")
+    for name in files:
+        (damaged.path / name).write_text("{")
+    # Data of another kind, which is not drawn together with that of the others.
+    spoiled = write_run(tmp_path / "spoiled", recipe="synthetic")
+    save_weights(spoiled)
+    next(spoiled.path.glob("checkpoints/*/model.safetensors")).write_bytes(b"?")
+    text = render_report(read(stopped, early, empty, diverged, damaged, spoiled))
     assert "<strong>stopped</strong>: Stopped at step 12 of 40." in text
     assert "<strong>early</strong>: Not evaluated yet." in text
     assert "<strong>empty</strong>: Nothing recorded yet." in text
     assert "not evaluated yet</td>" in text
-    assert Page(render_report(read(empty))).open == []
-
-
-def test_skipped_steps_and_damaged_files_are_named(tmp_path):
-    folder = write_run(tmp_path / "a")
-    append(folder, event="skipped", step=41, reason="the loss is not finite", in_row=1)
-    append(folder, event="evaluation", step=42, accuracy=None, forward_residual=None)
-    for name in ("diagnosis.json", "evaluation.json", "environment.json"):
-        (folder.path / name).write_text("{")
-    text = render_report(read(folder))
-    assert "1 step skipped" in text
-    for name in ("diagnosis.json", "evaluation.json", "environment.json"):
+    assert "<strong>diverged</strong>: Diverged at step 13 of 40." in text
+    assert "<strong>diverged</strong>: 1 step skipped" in text
+    for name in files:
         assert f"{name} cannot be read." in text
-
-
-def test_runs_of_different_data_are_not_drawn_together(tmp_path):
-    text = render_report(read(write_run(tmp_path / "a"), write_run(tmp_path / "b", recipe="synthetic")))
     assert "Task: digits</h2>" in text
     assert "Task: synthetic</h2>" in text
+    assert "is damaged" in text
+    assert "The learned map" not in text
 
 
-def test_runs_of_the_synthetic_study_show_their_maps(tmp_path):
-    runs = [write_run(tmp_path / f"{w}", recipe="synthetic", weight=w) for w in (4.0, 0.0)]
+def test_long_runs_of_the_synthetic_study_show_their_maps_in_a_small_page(tmp_path):
+    runs = [write_run(tmp_path / f"{w}", recipe="synthetic", weight=w, num_steps=3200) for w in (4.0, 0.0)]
     for run in runs:
         save_weights(run)
     text = render_report(read(*runs))
+    assert len(text.encode()) < 500_000
     assert "The learned map</h2>" in text
     assert "Evaluations by weight of the penalty</h2>" in text
     assert text.index("<strong>γ = 0</strong>") < text.index("<strong>γ = 4</strong>")
-
-
-def test_a_damaged_checkpoint_is_named(tmp_path):
-    run = write_run(tmp_path / "a", recipe="synthetic")
-    save_weights(run)
-    next(run.path.glob("checkpoints/*/model.safetensors")).write_bytes(b"?")
-    text = render_report(read(run))
-    assert "is damaged" in text
-    assert "The learned map" not in text
 
 
 def test_the_command_gives_the_config_back(tmp_path):
@@ -191,26 +195,14 @@ def test_the_command_gives_the_config_back(tmp_path):
 def test_recipes_of_files_are_not_executed(tmp_path):
     recipe = tmp_path / "recipe.py"
     recipe.write_text("raise SystemExit('executed')")
-    (run,) = read(write_run(tmp_path / "a", name=f"{recipe}:train"))
+    (run,) = read(write_run(tmp_path / "a", name=f"{recipe}:train", stop_at=0))
     command, comment = rerun_command(run)
     assert command == f"steadeq train {recipe}:train"
     assert comment.startswith("#")
     assert f"{recipe}:train" in render_report([run])
 
 
-def test_a_diverged_run_is_named(tmp_path):
-    folder = write_run(tmp_path / "a", stop_at=12)
-    append(folder, event="skipped", step=13, reason="the loss is not finite", in_row=1)
-    append(folder, event="diverged", step=13, in_row=1)
-    text = render_report(read(folder))
-    assert "<strong>a</strong>: Diverged at step 13 of 40." in text
-    assert "<strong>a</strong>: 1 step skipped" in text
-
-
-def test_more_sections_come_after_those_of_the_runs(folders):
-    figure = residual_figure(group_runs(read(*folders)))
-    section = Section(title="Mine", intro="An intro.", panels=[Panel(figure=figure, title="One", caption="Two.")])
-    text = render_report(read(folders[0]), sections=[section])
+def test_more_sections_come_after_those_of_the_runs(text):
     assert text.index("Convergence of the solves</h2>") < text.index("Mine</h2>") < text.index("What was run</h2>")
 
 
@@ -221,7 +213,9 @@ def test_a_report_needs_a_run_and_a_place(tmp_path):
     with pytest.raises(InputError, match="cannot be written"):
         write_report(read(empty), empty.metrics_path / "report.html")
     write_report(read(empty), tmp_path / "new" / "report.html")
-    assert (tmp_path / "new" / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    text = (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert Page(text).open == []
 
 
 def test_reading_leaves_the_random_state_alone(folders):
@@ -266,18 +260,6 @@ def test_nothing_overflows_in_a_browser(tmp_path, folders, width):
     assert measured["smallest"] > 50
     assert measured["number"] >= 9
     assert "CONSOLE" not in result.stderr
-
-
-@pytest.mark.parametrize("name", ["a\x07b", "\x1b]0;title\x07", "\ud83d", "two\nlines"])
-def test_names_of_anything_but_characters_make_a_page(name, tmp_path):
-    runs = [write_run(tmp_path / "a", name=name), write_run(tmp_path / "b", recipe="digits-jr", name=name)]
-    for run in runs:
-        write_evaluation(run, {1: 0.5, 6: 0.9}, metric="accuracy")
-    write_report(read(*runs), tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(drawings) > 3
-    assert not set("\x07\x1b") & set("".join(drawings))
 
 
 def test_a_line_for_each_model_can_be_pasted_into_a_paper(text):
