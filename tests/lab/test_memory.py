@@ -36,24 +36,24 @@ LACKS = {
     "model": wrapped(InputError(f"The model cannot be built: {ALLOCATOR}"), RuntimeError(ALLOCATOR)),
     "run": wrapped(RunError("The run had to stop."), wrapped(RuntimeError("A worker died."), MemoryError())),
 }
-OTHERS = {
-    "a bug": RuntimeError("The memory format is not contiguous."),
-    "a name": InputError("There is no recipe 'out of memory'."),
-    "a run of that name": RunError("out of memory/checkpoints is damaged."),
-    "a bug after a name": wrapped(RuntimeError("a bug"), InputError("There is no file out of memory.")),
-}
+OTHERS = (
+    RuntimeError("The memory format is not contiguous."),
+    InputError("There is no recipe 'out of memory'."),
+    RunError("out of memory/checkpoints is damaged."),
+    wrapped(RuntimeError("a bug"), InputError("There is no file out of memory.")),
+)
 
 
-def raising(error: Exception):
-    def run(arguments):
+def starve(error: Exception):
+    def run(*arguments, **options):
         raise error
 
-    return lambda *_: run
+    return run
 
 
 @pytest.mark.parametrize("kind", LACKS)
 def test_a_lack_of_memory_is_one_sentence_with_a_remedy(kind, monkeypatch, capfd):
-    monkeypatch.setattr(command, "_load", raising(LACKS[kind]))
+    monkeypatch.setattr(command, "_load", lambda *_: starve(LACKS[kind]))
     assert main(["train", "synthetic"]) == 1
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("steadeq: There is not enough memory")
@@ -64,32 +64,23 @@ def test_a_lack_of_memory_is_one_sentence_with_a_remedy(kind, monkeypatch, capfd
     assert ("2.00 GiB" in line) == (kind == "GPU")
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_other_errors_stay_what_they_are(kind):
-    assert lack_of_memory(OTHERS[kind]) is None
+def test_other_errors_stay_what_they_are():
+    assert [lack_of_memory(error) for error in OTHERS] == [None] * len(OTHERS)
 
 
-@pytest.mark.parametrize("lack", ["Python", "CPU"])
-def test_a_checkpoint_that_does_not_fit_into_memory_is_not_called_damaged(lack, tmp_path, monkeypatch):
+def test_a_checkpoint_that_does_not_fit_into_memory_is_not_called_damaged(tmp_path, monkeypatch):
     train(tiny_config(), tmp_path / "run")
-
-    def starve(*arguments, **options):
-        raise LACKS[lack]
-
-    monkeypatch.setattr(checkpoints.safetensors.torch, "load_file", starve)
-    with pytest.raises(type(LACKS[lack])):
-        # And not the one before it, from which the run would go on.
-        RunFolder(tmp_path / "run").checkpoints().load_latest()
+    for lack in (LACKS["Python"], LACKS["CPU"]):
+        monkeypatch.setattr(checkpoints.safetensors.torch, "load_file", starve(lack))
+        with pytest.raises(type(lack)):
+            # And not the one before it, from which the run would go on.
+            RunFolder(tmp_path / "run").checkpoints().load_latest()
 
 
 def test_a_lack_of_memory_while_saving_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path, monkeypatch):
     folder = CheckpointFolder(tmp_path)
     folder.save(Checkpoint(weights={"w": torch.ones(3)}, average=None, state={"step": 1}))
-
-    def starve(*arguments, **options):
-        raise MemoryError
-
-    monkeypatch.setattr(torch, "save", starve)
+    monkeypatch.setattr(torch, "save", starve(MemoryError()))
     with pytest.raises(MemoryError):
         folder.save(Checkpoint(weights={"w": torch.ones(3)}, average=None, state={"step": 2}))
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000001"]

@@ -1,14 +1,8 @@
-"""Parts of one's own in one file: a solver, an adjoint, a penalty, a metric and a data set; and a result."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import pytest
+"""Parts of one's own in one file: a solver, an adjoint, a penalty, a metric and a data set."""
 
 from steadeq.lab.cli.main import main
 from steadeq.lab.recipes import load_recipe
 from steadeq.lab.run import RunRecord
-from steadeq.paper.result import Claim, PaperResult
 
 PARTS = '''
 """Parts of a run."""
@@ -108,63 +102,22 @@ def recipe() -> TrainConfig:
 '''
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+def test_they_are_trained_evaluated_and_shown(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "parts.py").write_text(PARTS)
-    return tmp_path
-
-
-def test_they_are_trained_evaluated_and_shown(folder, capfd):
-    run, named = folder / "run", ("--recipe", "parts.py:recipe")
-    assert main(["train", "parts.py:recipe", "--out", "run"]) == 0
-    assert f"validation agreement {RunRecord.read(run, named[1]).validations[-1].score:.2%}" in capfd.readouterr().out
-    assert main(["evaluate", "run", "--budgets", "2", "4", *named]) == 0
-    record = RunRecord.read(run, named[1])
+    run, recipe = tmp_path / "run", "parts.py:recipe"
+    assert main(["train", recipe, "--out", "run"]) == 0
+    assert f"validation agreement {RunRecord.read(run, recipe).validations[-1].score:.2%}" in capfd.readouterr().out
+    assert main(["evaluate", "run", "--budgets", "2", "4", "--recipe", recipe]) == 0
+    record = RunRecord.read(run, recipe)
     assert f"{record.evaluation.row(4).score:.2%}" in capfd.readouterr().out
-    assert main(["report", "run", "--out", "report.html", *named]) == 0
-    assert record.task.show(record.evaluation.row(4).score) in (folder / "report.html").read_text()
+    assert main(["report", "run", "--out", "report.html", "--recipe", recipe]) == 0
+    assert record.task.show(record.evaluation.row(4).score) in (tmp_path / "report.html").read_text()
     last = record.training[-1]
     # What is no estimate of the norm of the Jacobian is not recorded as one.
     assert last.penalty > 0
     assert last.jacobian_norm is None
     assert last.backward_evals > 0
-
-
-def test_another_budget_reaches_the_solver_of_an_adjoint(folder):
-    config = load_recipe("parts.py:recipe").build().with_max_evals(5)
+    # Another budget reaches the solver of the adjoint.
+    config = load_recipe(recipe).build().with_max_evals(5)
     assert (config.solver.max_evals, config.adjoint.linear.max_evals) == (5, 5)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    x: float
-    y: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    name: str
-    points: Sequence[Point]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Study(PaperResult[Curve]):
-    summary_type = Curve
-    rows_key = "points"
-
-    def measure(self, runs, folder, scale):
-        return Curve(name="square", points=[Point(x=2.0, y=4.0), Point(x=3.0)])
-
-    def table(self, summary):
-        return summary.name
-
-
-def test_a_result_is_written_read_and_judged(tmp_path):
-    claim = Claim("it grows", id="grows", section="5", holds=lambda s: s.points[0].y > 2, evidence=lambda s: s.name)
-    study = Study(name="study", title="Study", statement="", claims=(claim,))
-    (verdict,) = study.produce({}, tmp_path, "cpu")
-    assert (verdict.outcome, verdict.evidence) == ("holds", "square")
-    assert study.read(tmp_path) == (study.measure({}, tmp_path, "cpu"), [verdict])
-    assert study.claim("grows") is claim
-    assert (tmp_path / "summary.csv").read_text() == "x,y\n2.0,4.0\n3.0,\n"
