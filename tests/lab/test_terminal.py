@@ -64,13 +64,10 @@ def test_a_warning_does_not_share_a_line_with_a_bar(monkeypatch):
     assert screen.getvalue().endswith("0%\r\x1b[KCareful.\n\r\x1b[KCareful.\n")
 
 
-def test_a_log_gets_a_line_every_ten_seconds(monkeypatch):
+def test_a_log_gets_a_line_every_ten_seconds_and_none_on_short_work(monkeypatch):
     shown = lines_of(monkeypatch, io.StringIO(), seconds=6.0, num_parts=6).splitlines()
     assert len(shown) == 3
     assert shown[0] == "Counting  17%  1:00 left"
-
-
-def test_short_work_is_no_line_of_a_log(monkeypatch):
     assert lines_of(monkeypatch, io.StringIO(), seconds=0.1) == ""
 
 

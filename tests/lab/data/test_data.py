@@ -112,14 +112,6 @@ def write_cifar(folder, per_file: int = 4, seed: int = 0) -> dict[str, tuple[tor
     return content
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("STEADEQ_DATA", str(tmp_path / "mine"))
-    return tmp_path
-
-
 def test_cifar_is_read_pixel_by_pixel(home):
     content = write_cifar(home / "mine" / "cifar-10-batches-bin")
     splits = Cifar10(num_train=15, num_validation=5).load()

@@ -35,13 +35,9 @@ def write(folder, count: int = 12, compress: bool = True) -> dict[str, np.ndarra
     return content
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("STEADEQ_DATA", str(tmp_path / "mine"))
-    monkeypatch.setattr(fashion_mnist, "DEBIAN", tmp_path / "debian")
-    return tmp_path
+@pytest.fixture(autouse=True)
+def _no_debian_package(home, monkeypatch):
+    monkeypatch.setattr(fashion_mnist, "DEBIAN", home / "debian")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

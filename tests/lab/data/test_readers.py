@@ -152,21 +152,8 @@ def test_a_tensor_dataset_can_be_trained_on_and_evaluated():
     assert x.shape == (2, 1)
     assert x[:, 0].tolist() == y.tolist()
     assert [y.tolist() for _, y in evaluation_batches(dataset, batch_size=4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-
-def test_samples_that_are_no_pairs_are_refused_in_one_sentence():
     with pytest.raises(InputError, match=r"not pairs of an input and a target \(TensorDataset\)\.$"):
         read_samples(TensorDataset(torch.arange(4.0)), torch.tensor([0, 1]))
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "num_parts", "message"),
-    [(11, 1, "batch_size is 11, but there are only 10 samples"), (4, 3, "batch_size is 4; it must be a multiple")],
-)
-@pytest.mark.parametrize("dataset", [in_memory(), Foreign()], ids=["own", "foreign"])
-def test_numbers_that_do_not_fit_are_refused(dataset, batch_size, num_parts, message):
-    with pytest.raises(InputError, match=message):
-        open_reader(dataset, batch_size=batch_size, num_parts=num_parts, parts=[0], seed=0)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -205,12 +192,6 @@ def test_a_text_is_read_in_streams_that_go_on():
     assert torch.equal(longer.get(1, 0)[0], longer.get(0, 0)[0] + 5)
 
 
-@pytest.mark.parametrize(("batch_size", "num_parts"), [(10, 1), (4, 3)])
-def test_texts_that_do_not_fit_are_refused(batch_size, num_parts):
-    with pytest.raises(InputError, match="batch_size"):
-        open_reader(text(), batch_size=batch_size, num_parts=num_parts, parts=[0], seed=0)
-
-
 @pytest.mark.parametrize(("world_size", "num_streams"), [(1, 4), (3, 4), (6, 6)])
 def test_processes_share_the_streams_of_a_text(world_size, num_streams):
     expected = list(text().streams(num_streams))
@@ -222,6 +203,22 @@ def test_processes_share_the_streams_of_a_text(world_size, num_streams):
         for (x, y), (tokens, following) in zip(batches, expected, strict=True):
             assert torch.equal(x, tokens[rank::world_size])
             assert torch.equal(y, following[rank::world_size])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "batch_size", "num_parts", "message"),
+    [
+        (in_memory(), 11, 1, "batch_size is 11, but there are only 10 samples"),
+        (in_memory(), 4, 3, "batch_size is 4; it must be a multiple"),
+        (Foreign(), 11, 1, "batch_size is 11, but there are only 10 samples"),
+        (Foreign(), 4, 3, "batch_size is 4; it must be a multiple"),
+        (text(), 10, 1, "batch_size"),
+        (text(), 4, 3, "batch_size"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(dataset, batch_size, num_parts, message):
+    with pytest.raises(InputError, match=message):
+        open_reader(dataset, batch_size=batch_size, num_parts=num_parts, parts=[0], seed=0)
 
 
 def test_contiguous_data_of_others_says_itself_how_it_is_read():
@@ -282,11 +279,8 @@ def test_labels_of_the_model_are_read_and_others_refused_before_the_first_batch_
         reader.close()
 
 
-@pytest.mark.parametrize(
-    "targets",
-    [torch.full((4,), 7.5), torch.tensor([[0, 255], [2, 1]] * 2), torch.tensor([True, False] * 2)],
-    ids=["numbers", "maps with pixels that do not count", "truth"],
-)
-def test_targets_that_are_no_labels_or_do_not_count_are_let_through(targets):
-    reader = open_labeled(InMemory(inputs=torch.zeros(4, 1), targets=targets))
-    assert reader.get(0, 0)[1].dtype == targets.dtype
+def test_targets_that_are_no_labels_or_do_not_count_are_let_through():
+    maps_with_pixels_that_do_not_count = torch.tensor([[0, 255], [2, 1]] * 2)
+    for targets in (torch.full((4,), 7.5), maps_with_pixels_that_do_not_count, torch.tensor([True, False] * 2)):
+        reader = open_labeled(InMemory(inputs=torch.zeros(4, 1), targets=targets))
+        assert reader.get(0, 0)[1].dtype == targets.dtype
