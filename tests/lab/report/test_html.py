@@ -111,7 +111,7 @@ def test_the_page_is_accessible(text):
 
 
 def test_whatever_the_names_of_runs_are_the_page_is_one(tmp_path):
-    names = (HOSTILE, f"{HOSTILE}2", "a\x07b", "\x1b]0;title\x07", "\ud83d", "two\nlines")
+    names = (HOSTILE, f"{HOSTILE} and {HOSTILE}", "a\x07b", "\x1b]0;title\x07", "\ud83d", "two\nlines")
     runs = [write_run(tmp_path / f"a & <b>{index}", name=name) for index, name in enumerate(names)]
     write_evaluation(runs[0], {1: 0.5, 6: 0.9}, metric="accuracy")
     write_report(read(*runs), tmp_path / "page.html", title=HOSTILE)
@@ -153,7 +153,8 @@ def test_what_is_wrong_with_a_run_is_named(tmp_path):
     spoiled = write_run(tmp_path / "spoiled", recipe="synthetic")
     save_weights(spoiled)
     next(spoiled.path.glob("checkpoints/*/model.safetensors")).write_bytes(b"?")
-    text = render_report(read(stopped, early, empty, diverged, damaged, spoiled))
+    without_weights = write_run(tmp_path / "without weights", recipe="synthetic", seed=1)
+    text = render_report(read(stopped, early, empty, diverged, damaged, spoiled, without_weights))
     assert "<strong>stopped</strong>: Stopped at step 12 of 40." in text
     assert "<strong>early</strong>: Not evaluated yet." in text
     assert "<strong>empty</strong>: Nothing recorded yet." in text
