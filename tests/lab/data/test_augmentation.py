@@ -59,15 +59,6 @@ def test_without_augmentation_a_generator_changes_nothing():
     assert torch.equal(generator.get_state(), before)
 
 
-def test_normalization_takes_out_the_mean_and_the_deviation_of_each_channel():
-    images = torch.randint(256, (50, 3, 8, 8), dtype=torch.uint8)
-    scaled = images.double() / 255
-    mean, std = (tuple(f(scaled, dim=(0, 2, 3)).tolist()) for f in (torch.mean, torch.std))
-    result = normalize(images, mean, std).double()
-    torch.testing.assert_close(result.mean(dim=(0, 2, 3)), torch.zeros(3, dtype=torch.float64), atol=1e-5, rtol=0)
-    torch.testing.assert_close(result.std(dim=(0, 2, 3)), torch.ones(3, dtype=torch.float64), atol=1e-5, rtol=0)
-
-
 def test_samples_are_set_apart_at_random_but_always_the_same():
     train, validation = hold_out(1000, 200)
     again, _ = hold_out(1000, 200, num_train=300)
