@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from lab.data.damages import damaged as damaged_bytes
+from lab.data.pictures import noise, write
 from PIL import EpsImagePlugin, Image, PngImagePlugin
 
 import steadeq
@@ -28,17 +29,6 @@ from steadeq.lab.data.images import MEAN, STD, CorruptImageError, decode_rgb
 from steadeq.lab.errors import InputError
 
 SMALL = ImageTransform(size=8, resize=8)
-
-
-def noise(seed: int, width: int = 8, height: int = 8) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(256, size=(height, width, 3), dtype=np.uint8))
-
-
-def write(root: Path, counts: dict[str, int], suffix: str = ".png", **size: int) -> None:
-    for label, (name, count) in enumerate(counts.items()):
-        (root / name).mkdir(parents=True)
-        for index in range(count):
-            noise(100 * label + index, **size).save(root / name / f"{index:03d}{suffix}")
 
 
 def as_tensor(image: Image.Image) -> torch.Tensor:

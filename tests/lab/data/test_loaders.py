@@ -1,9 +1,8 @@
 """All data sets are torch data sets: a DataLoader reads them."""
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from lab.data.pictures import noise, write
 from torch.utils.data import DataLoader
 
 from steadeq.lab.data import (
@@ -13,35 +12,25 @@ from steadeq.lab.data import (
     ImageTransform,
     SegmentationPairs,
     SegmentationTransform,
-    Shapes,
-    Synthetic,
     Text,
 )
 
 
 def image_folder(root):
-    for name in ("a", "b"):
-        (root / name).mkdir()
-        for index in range(3):
-            pixels = np.random.default_rng(index).integers(256, size=(8, 8, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(root / name / f"{index}.png")
+    write(root, {"a": 3, "b": 3})
     return ImageFolder(root, transform=ImageTransform(size=8, resize=8))
 
 
 def segmentation_pairs(root):
-    pairs = []
-    for index in range(6):
-        pixels = np.random.default_rng(index).integers(3, size=(8, 8, 3), dtype=np.uint8)
-        pairs.append((root / f"image{index}.png", root / f"labels{index}.png"))
-        Image.fromarray(pixels).save(pairs[-1][0])
-        Image.fromarray(pixels[:, :, 0]).save(pairs[-1][1])
-    return SegmentationPairs(pairs, mapping=[0, 1, 2, *[None] * 253], transform=SegmentationTransform(crop=(4, 4)))
+    pairs = [(root / f"image{index}.png", root / f"labels{index}.png") for index in range(6)]
+    for index, (image, labels) in enumerate(pairs):
+        noise(index).save(image)
+        noise(index).getchannel(0).save(labels)
+    return SegmentationPairs(pairs, mapping=list(range(256)), transform=SegmentationTransform(crop=(4, 4)))
 
 
 MAKERS = {
-    "digits": lambda _: Digits().load().test,
-    "synthetic": lambda _: Synthetic().load().validation,
-    "shapes": lambda _: Shapes(num_train=6, num_validation=1, num_test=1, size=8).load().train,
+    "in memory": lambda _: Digits().load().test,
     "text": lambda _: Text(tokens=torch.arange(40), length=6),
     "image folder": image_folder,
     "segmentation pairs": segmentation_pairs,

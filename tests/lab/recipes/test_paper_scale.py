@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from lab.data.pictures import write
+from PIL import Image
 
 from steadeq.jacobian.schedules import Increments
 from steadeq.lab import recipes
@@ -26,23 +28,15 @@ def files(tmp_path, monkeypatch):
         pixels = torch.randint(256, (4, 3072), generator=generator)
         records = torch.cat([torch.arange(4)[:, None], pixels], dim=1).to(torch.uint8)
         (folder / f"{name}.bin").write_bytes(bytes(records.flatten().tolist()))
-    image = pytest.importorskip("PIL.Image")
     for part in ("train", "val"):
-        for label in ("n01", "n02"):
-            (tmp_path / "imagenet" / part / label).mkdir(parents=True)
-            for index in range(4):
-                size = (250 + 10 * index, 240)
-                image.new("RGB", size, (40 * index, 100, 50)).save(
-                    tmp_path / "imagenet" / part / label / f"{label}_{index}.JPEG"
-                )
-    for part in ("train", "val"):
+        write(tmp_path / "imagenet" / part, {"n01": 4, "n02": 4}, ".JPEG", width=270, height=240)
         for index in range(4):
             for kind, mode, suffix in (("leftImg8bit", "RGB", "leftImg8bit"), ("gtFine", "L", "gtFine_labelIds")):
                 folder = tmp_path / "cityscapes" / kind / part / "ulm"
                 folder.mkdir(parents=True, exist_ok=True)
                 # The label 7 is the road.
                 color = (40 * index, 100, 50) if mode == "RGB" else 7 + index % 2
-                image.new(mode, (128, 64), color).save(folder / f"ulm_{index}_{suffix}.png")
+                Image.new(mode, (128, 64), color).save(folder / f"ulm_{index}_{suffix}.png")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "wikitext-103").mkdir()
     for split in ("train", "valid", "test"):
