@@ -6,8 +6,23 @@ from functools import partial
 
 import pytest
 import torch
+from lab.data.pictures import noise, write
+from torch.utils.data import DataLoader
 
-from steadeq.lab.data import Cifar10, Digits, InMemory, Synthetic, search_path, synthetic
+from steadeq.lab.data import (
+    AbstractDataset,
+    Cifar10,
+    Digits,
+    ImageFolder,
+    ImageTransform,
+    InMemory,
+    SegmentationPairs,
+    SegmentationTransform,
+    Synthetic,
+    Text,
+    search_path,
+    synthetic,
+)
 from steadeq.lab.data.augmentation import crop_and_flip, normalize
 from steadeq.lab.data.locations import find, require
 from steadeq.lab.errors import InputError
@@ -200,3 +215,41 @@ def test_batches_are_rows_by_index():
     x, y = dataset.subset(2, 9).batch(torch.tensor([6, 0, 0]))
     assert x[:, 0].tolist() == y.tolist() == [8, 2, 2]
     assert len(dataset.subset(2, 9)) == 7
+
+
+# All data sets are torch data sets: a DataLoader reads them
+
+
+def image_folder(root):
+    write(root, {"a": 3, "b": 3})
+    return ImageFolder(root, transform=ImageTransform(size=8, resize=8))
+
+
+def segmentation_pairs(root):
+    pairs = [(root / f"image{index}.png", root / f"labels{index}.png") for index in range(6)]
+    for index, (image, labels) in enumerate(pairs):
+        noise(index).save(image)
+        noise(index).getchannel(0).save(labels)
+    return SegmentationPairs(pairs, mapping=list(range(256)), transform=SegmentationTransform(crop=(4, 4)))
+
+
+MAKERS = {
+    "in memory": lambda _: Digits().load().test,
+    "text": lambda _: Text(tokens=torch.arange(40), length=6),
+    "image folder": image_folder,
+    "segmentation pairs": segmentation_pairs,
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_loader_reads_what_batch_returns(kind, tmp_path):
+    dataset = MAKERS[kind](tmp_path)
+    assert isinstance(dataset, AbstractDataset)
+    x, y = next(iter(DataLoader(dataset, batch_size=4)))
+    expected_x, expected_y = dataset.batch(torch.arange(4))
+    assert torch.equal(x, expected_x)
+    assert torch.equal(y, expected_y)
+    assert sum(len(y) for _, y in DataLoader(dataset, batch_size=4)) == len(dataset)
+    with pytest.raises(IndexError):
+        dataset[len(dataset)]
+    assert torch.equal(dataset[-1][0], dataset[len(dataset) - 1][0])
