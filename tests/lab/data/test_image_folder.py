@@ -280,7 +280,7 @@ def test_augmentation_depends_on_the_generator_alone(tmp_path):
     assert not torch.equal(first[0], first[2])
 
 
-def test_processes_change_no_batch_and_are_interrupted_and_killed_without_noise(damaged, capfd):
+def test_processes_change_no_batch_and_are_interrupted_and_killed_without_noise(damaged, capfd, caplog):
     alone, sender = (ImageFolder(damaged, transform=SMALL, on_corrupt="skip", workers=n) for n in (0, 2))
     shared = pickle.loads(pickle.dumps(sender))
     rows = torch.tensor([9, 0, 1, 5, 8, 2, 2])
@@ -301,10 +301,12 @@ def test_processes_change_no_batch_and_are_interrupted_and_killed_without_noise(
         os.kill(pid, signal.SIGINT)
     check()
     assert list(shared.workers._executor._processes) == pids
-    os.kill(pids[0], signal.SIGKILL)
-    # Whether its loss is noticed before its neighbor has done all the work is a matter of luck.
+    # This process does what the others no longer can.
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
     check()
-    shared.workers.close()
+    assert "A worker process was killed" in caplog.text
+    assert shared.workers._executor is None
     assert not any(map(is_running, pids))
     assert capfd.readouterr() == ("", "")
 
