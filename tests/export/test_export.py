@@ -1,6 +1,5 @@
 """Exported models compute what the models compute, for batches of any size, in torch and in ONNX Runtime."""
 
-import io
 import json
 import sys
 
@@ -12,8 +11,6 @@ from torch import nn
 from steadeq import DEQ, Anderson, Broyden, NewtonKrylov, Phantom, Picard, Reversible
 from steadeq.export import OPSET, ExportError, export_model, read_metadata
 from steadeq.models import MDEQClassifier, Predictions, ToyDEQ
-
-SIX = Anderson(max_evals=6, tol=0)
 
 
 def eager(model, x, solver=None):
@@ -30,61 +27,62 @@ def batches(x):
     return [torch.cat([x, x.flip(-1)])[:size] for size in (1, 3, 8)]
 
 
-def run_onnx(content, x):
+def run(path, **inputs):
+    """Return what a file computes."""
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()(*inputs.values())
     onnxruntime = pytest.importorskip("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return [torch.from_numpy(session.run(None, {"x": batch.numpy()})[0]) for batch in x]
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {name: x.numpy() for name, x in inputs.items()})
+    return torch.from_numpy(found)
 
 
-def check(model, x, solver, *, kinds=("pt2", "onnx")):
+def check(folder, model, x, solver):
+    """Export to both kinds of files, which must compute what the model computes."""
     exported = export_model(model, x, solver=solver)
     expected = [eager(model, batch, solver) for batch in batches(x)]
-    for kind in kinds:
-        content = exported.to_bytes(kind)
-        if kind == "pt2":
-            program = torch.export.load(io.BytesIO(content)).module()
-            found = [program(batch) for batch in batches(x)]
-        else:
-            found = run_onnx(content, batches(x))
-        for ours, theirs in zip(found, expected, strict=True):
+    paths = [folder / f"model{suffix}" for suffix in (".pt2", ".onnx")]
+    for path in paths:
+        exported.save(path)
+        for batch, theirs in zip(batches(x), expected, strict=True):
+            ours = run(path, x=batch)
             assert ours.shape == theirs.shape
             assert (ours - theirs).abs().max() < 1e-5
-    return exported
+    return paths
 
 
-def test_a_file_of_torch_export_computes_what_the_model_computes():
-    check(*EQUILIBRIA["toy"](), Anderson(max_evals=3, tol=0), kinds=["pt2"])
-
-
-def test_a_file_of_onnx_computes_what_the_model_computes():
-    check(*EQUILIBRIA["toy"](), Anderson(max_evals=3, tol=0), kinds=["onnx"])
+def test_files_compute_what_the_model_computes_and_say_what_they_are_and_not_where_they_were_made(tmp_path):
+    paths = check(tmp_path, *EQUILIBRIA["toy"](), Anderson(max_evals=3, tol=0))
+    expected = {"model": "ToyDEQ", "max_evals": 3, "inputs": {"x": {"shape": ["batch", 1], "dtype": "float32"}}}
+    for path in paths:
+        metadata = read_metadata(path)
+        assert expected.items() <= metadata.items()
+        assert metadata["solver"]["name"] == "Anderson"
+        assert __file__.rpartition("tests")[0].encode() not in path.read_bytes()
+    assert metadata["opset"] == OPSET
+    assert json.dumps(metadata)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", EQUILIBRIA)
-def test_every_family_is_exported(family):
-    check(*EQUILIBRIA[family](), Anderson(max_evals=4, tol=0))
+def test_every_family_is_exported(family, tmp_path):
+    check(tmp_path, *EQUILIBRIA[family](), Anderson(max_evals=4, tol=0))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", [Picard(max_evals=5, tol=0, damping=0.7), Broyden(max_evals=5, tol=0), SIX])
-def test_every_solver_is_exported(solver):
-    check(*EQUILIBRIA["conv"](), solver)
+@pytest.mark.parametrize(
+    "solver", [Picard(max_evals=5, tol=0, damping=0.7), Broyden(max_evals=5, tol=0), Anderson(max_evals=6, tol=0)]
+)
+def test_every_solver_is_exported(solver, tmp_path):
+    check(tmp_path, *EQUILIBRIA["conv"](), solver)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", EXPLICIT)
-def test_explicit_networks_are_exported_without_a_solver(family):
-    check(*EXPLICIT[family](), None)
-
-
-def test_double_precision_is_kept():
-    model, x = ToyDEQ().double(), torch.randn(4, 1, dtype=torch.float64)
-    solver = Picard(max_evals=3, tol=0)
-    program = export_model(model, x, solver=solver).program.module()
-    assert (program(x) - eager(model, x, solver)).abs().max() < 1e-10
+def test_explicit_networks_are_exported_without_a_solver(family, tmp_path):
+    check(tmp_path, *EXPLICIT[family](), None)
 
 
 def test_weights_are_normalized_once_and_not_in_the_graph():
@@ -98,26 +96,14 @@ def test_weights_are_normalized_once_and_not_in_the_graph():
     assert sum(tensor.numel() for tensor in program.state_dict.values()) < 1.1 * num_weights
 
 
-def test_the_model_is_left_as_it_is():
-    model = ToyDEQ().train()
+def test_double_precision_is_kept_and_the_model_left_as_it_is():
+    model, x, solver = ToyDEQ().double().train(), torch.randn(4, 1, dtype=torch.float64), Picard(max_evals=3, tol=0)
     before, layer = {name: tensor.clone() for name, tensor in model.state_dict().items()}, model.layer
-    export_model(model, torch.randn(2, 1), solver=Picard(max_evals=2, tol=0))
+    program = export_model(model, x, solver=solver).program.module()
     assert model.training
     assert model.layer is layer
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_files_say_what_they_are_and_not_where_they_were_made(tmp_path):
-    exported = export_model(ToyDEQ(), torch.randn(1, 1), solver=Anderson(max_evals=2, tol=0))
-    expected = {"model": "ToyDEQ", "max_evals": 2, "inputs": {"x": {"shape": ["batch", 1], "dtype": "float32"}}}
-    for name in ("toy.pt2", "toy.onnx"):
-        exported.save(tmp_path / name)
-        metadata = read_metadata(tmp_path / name)
-        assert expected.items() <= metadata.items()
-        assert metadata["solver"]["name"] == "Anderson"
-        assert __file__.rpartition("tests")[0].encode() not in (tmp_path / name).read_bytes()
-    assert metadata["opset"] == OPSET
-    assert json.dumps(metadata)
+    assert (program(x) - eager(model, x, solver)).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize(
@@ -135,46 +121,14 @@ def test_what_has_no_fixed_budget_is_refused(solver, adjoint, message):
         export_model(model, torch.randn(2, 1), solver=solver)
 
 
-def test_a_network_without_an_equilibrium_takes_no_solver():
-    with pytest.raises(ExportError, match="Linear has no equilibrium"):
-        export_model(nn.Linear(2, 2), torch.randn(2, 2), solver=SIX)
-
-
 class Asking(nn.Module):
     def forward(self, x):
         return x if x.sum() > 0 else -x
 
 
-def test_a_model_that_asks_for_values_is_refused_in_one_sentence():
-    with pytest.raises(ExportError, match=r"Asking cannot be traced by torch\.export") as caught:
-        export_model(Asking(), torch.randn(2, 2))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_model_that_draws_random_numbers_is_refused():
-    model = nn.Sequential(DEQ(Cell(), init=torch.randn_like))
-    with pytest.raises(ExportError, match="draws random numbers"):
-        export_model(model, torch.randn(2, 4), solver=Picard(max_evals=2, tol=0))
-
-
 class Inverse(nn.Module):
     def forward(self, x):
         return torch.linalg.inv(x)
-
-
-def test_an_operation_that_onnx_lacks_is_refused_in_one_sentence():
-    exported = export_model(Inverse(), torch.eye(3).expand(2, 3, 3).clone())
-    with pytest.raises(ExportError, match=r"Inverse cannot be written as ONNX.*write a \.pt2 file instead") as caught:
-        exported.to_bytes("onnx")
-    assert "\n" not in str(caught.value)
-
-
-def test_without_onnx_a_sentence_says_what_to_install(monkeypatch):
-    exported = export_model(nn.Linear(2, 2), torch.randn(2, 2))
-    find = sys.modules["importlib.util"].find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "onnxscript" else find(name))
-    with pytest.raises(ExportError, match="need onnxscript: pip install onnxscript"):
-        exported.to_bytes("onnx")
 
 
 class Pair(nn.Module):
@@ -188,27 +142,51 @@ class Pair(nn.Module):
         return self.layer(x) + y.unsqueeze(-1)
 
 
-@pytest.mark.parametrize("kind", ["pt2", "onnx"])
-def test_models_with_several_inputs_are_exported(kind):
-    model, inputs = Pair().eval(), (torch.randn(2, 4), torch.randn(2))
-    exported = export_model(model, inputs, solver=SIX)
-    content = exported.to_bytes(kind)
-    x, y = torch.randn(5, 4), torch.randn(5)
-    if kind == "pt2":
-        found = torch.export.load(io.BytesIO(content)).module()(x, y)
-    else:
-        onnxruntime = pytest.importorskip("onnxruntime")
-        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        found = torch.from_numpy(session.run(None, {"x0": x.numpy(), "x1": y.numpy()})[0])
-    model.layer.solver = SIX
-    with torch.no_grad():
-        assert (found - model(x, y)).abs().max() < 1e-5
+TWO = Picard(max_evals=2, tol=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "solver", "message"),
+    [
+        (nn.Linear(2, 2), torch.ones(2, 2), TWO, "Linear has no equilibrium"),
+        (Asking(), torch.ones(2, 2), None, r"Asking cannot be traced by torch\.export"),
+        (nn.Sequential(DEQ(Cell(), init=torch.randn_like)), torch.ones(2, 4), TWO, "draws random numbers"),
+        (
+            *(Pair(), (torch.ones(2, 4), torch.ones(3)), TWO),
+            r"shapes \(2, 4\), \(3,\); they must be batches of the same number",
+        ),
+    ],
+    ids=["no equilibrium", "asks for values", "draws", "lengths"],
+)
+def test_what_cannot_be_exported_is_refused_in_one_sentence(model, x, solver, message):
+    with pytest.raises(ExportError, match=message) as caught:
+        export_model(model, x, solver=solver)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_written_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    inverse = export_model(Inverse(), torch.eye(3).expand(2, 3, 3).clone())
+    with pytest.raises(ExportError, match=r"Inverse cannot be written as ONNX.*write a \.pt2 file instead") as caught:
+        inverse.to_bytes("onnx")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ExportError, match=r"must end with \.pt2"):
+        inverse.save(tmp_path / "model.pth")
+    assert not list(tmp_path.iterdir())
+    find = sys.modules["importlib.util"].find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "onnxscript" else find(name))
+    with pytest.raises(ExportError, match="need onnxscript: pip install onnxscript"):
+        inverse.to_bytes("onnx")
+
+
+def test_models_with_several_inputs_are_exported(tmp_path):
+    model, x, y = Pair().eval(), torch.randn(5, 4), torch.randn(5)
+    exported = export_model(model, (torch.randn(2, 4), torch.randn(2)), solver=TWO)
     assert exported.metadata["inputs"]["x1"] == {"shape": ["batch"], "dtype": "float32"}
-
-
-def test_inputs_of_different_lengths_are_refused():
-    with pytest.raises(ExportError, match=r"shapes \(2, 4\), \(3,\); they must be batches of the same number"):
-        export_model(Pair(), (torch.randn(2, 4), torch.randn(3)), solver=SIX)
+    model.layer.solver = TWO
+    for name in ("pair.pt2", "pair.onnx"):
+        exported.save(tmp_path / name)
+        with torch.no_grad():
+            assert (run(tmp_path / name, x0=x, x1=y) - model(x, y)).abs().max() < 1e-5
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -225,10 +203,3 @@ def test_inputs_of_different_lengths_are_refused():
 def test_tracers_that_cannot_follow_a_solve_are_told_of_export_model(trace):
     with pytest.raises(Exception, match=r"steadeq\.export\.export_model"):
         trace(DEQ(Cell()).eval(), torch.randn(2, 4))
-
-
-def test_other_endings_are_refused(tmp_path):
-    exported = export_model(nn.Linear(2, 2), torch.randn(2, 2))
-    with pytest.raises(ExportError, match=r"must end with \.pt2"):
-        exported.save(tmp_path / "model.pth")
-    assert not list(tmp_path.iterdir())
