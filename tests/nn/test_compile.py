@@ -1,5 +1,6 @@
 import copy
 import doctest
+import functools
 import inspect
 import pickle
 import warnings
@@ -18,6 +19,7 @@ from steadeq import (
     Equilibrium,
     Implicit,
     JacobianRegularizer,
+    Picard,
     RandomnessWarning,
     fixed_point,
     frobenius_norm,
@@ -62,14 +64,9 @@ def compiler(monkeypatch):
     return compiler
 
 
-def test_nothing_is_compiled_unless_asked_for(compiler):
-    x = leaf(3, 5)
-    DEQ(TanhCell(5))(x)
-    assert compiler.num_compilations == 0
-
-
-def test_the_cell_is_compiled_once_and_only_when_it_is_used(compiler):
+def test_the_cell_is_compiled_once_and_only_when_it_is_asked_for_and_used(compiler):
     layer, x = DEQ(TanhCell(5), compile=True), leaf(3, 5)
+    DEQ(TanhCell(5))(x)
     assert compiler.num_compilations == 0
     layer(x)
     count = compiler.num_compilations
@@ -162,7 +159,7 @@ def gradients(model, x):
 
 
 @real
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_a_compiled_model_has_the_gradients_of_the_model(backend, fresh):
     model, x = Model(), torch.randn(4, 16)
     expected, _ = gradients(model, x)
@@ -186,12 +183,14 @@ def test_what_is_around_the_solve_is_compiled_once(fresh):
 
 
 @real
-def test_a_layer_with_a_compiled_cell_works_in_a_compiled_model(fresh):
+def test_a_layer_with_a_compiled_cell_works_in_a_compiled_model(fresh, monkeypatch):
     model, x = Model(), torch.randn(4, 16)
+    model.layer.solver = Picard(max_evals=60, tol=1e-6)
     expected, _ = gradients(model, x)
     model.layer.compiles = True
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     for _ in range(2):
-        actual, _ = gradients(torch.compile(model, backend="aot_eager"), x)
+        actual, _ = gradients(torch.compile(model), x)
         assert largest_error(actual, expected) < 1e-4
 
 
@@ -322,9 +321,9 @@ def test_a_layer_that_compiles_gives_the_values_and_gradients_of_the_cell(fresh)
     x = leaf(4, 16, dtype=torch.float32)
     results = []
     for is_compiled in (False, True):
-        layer = DEQ(cell, solver=SOLVER, adjoint=ADJOINT, compile=is_compiled)
+        # As few steps as there is little machine code to be made for.
+        layer = DEQ(cell, solver=Picard(max_evals=3, tol=0), adjoint=ADJOINT, compile=is_compiled)
         eq = layer.solve(x)
-        assert eq.stats.converged.all()
         sources = [*cell.parameters(), x]
         results.append([eq.z.detach(), *torch.autograd.grad(energy(eq.z), sources)])
         assert list(layer.state_dict()) == ["cell.weight"]
