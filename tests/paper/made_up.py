@@ -1,5 +1,7 @@
 """Summaries with made-up numbers, and tiny runs; shared by these tests."""
 
+import gc
+
 from steadeq.lab.run.record import Spread
 from steadeq.lab.runner import complete_run
 from steadeq.lab.train import Process
@@ -38,6 +40,15 @@ def outcomes(result, found):
     """Return what becomes of the claims of a result: True where they hold, None where they were not tested."""
     values = {"holds": True, "does not hold": False, "not tested": None}
     return [values[verdict.outcome] for verdict in result.judge(found)]
+
+
+def leave_old_garbage():
+    """Keep the collector, which runs before each measurement of memory, away from what other tests left behind.
+
+    After tests that compile, it would take half a second each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def complete(configs, folder):

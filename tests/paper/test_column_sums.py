@@ -1,3 +1,4 @@
+import copy
 from dataclasses import replace
 
 import pytest
@@ -69,13 +70,15 @@ def test_the_penalty_on_sums_changes_only_the_cell_without_normalization():
 
 
 def test_a_trained_model_is_measured():
-    model, other = (study.train(ARMS[0], seed, device=CPU, num_steps=1) for seed in (0, 1))
-    found, trace = study.measure(model, unpenalized=model)
-    assert found["weight_change"] == 0
+    model = study.train(ARMS[0], 0, device=CPU, num_steps=1)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        next(other.parameters()).flatten()[3] += 0.5
+    found, trace = study.measure(model, unpenalized=other)
+    assert found["weight_change"] == pytest.approx(0.5)
     assert 0 < found["residual"] < 1
     assert 0 < found["anderson_evals"] <= 100
     assert len(trace) == 30
-    assert study.measure(model, unpenalized=other)[0]["weight_change"] > 0
 
 
 def made_up(*, columns, frobenius):
@@ -105,18 +108,5 @@ def made_up(*, columns, frobenius):
 def test_claims_are_judged_by_the_numbers(columns, frobenius, expected):
     found = made_up(columns=columns, frobenius=frobenius)
     assert outcomes(COLUMN_SUMS, found) == [True, expected, expected]
-
-
-def test_a_stable_matrix_is_no_counterexample():
-    found = made_up(columns=0.8, frobenius=0.5)
     stable = replace(found, counterexample={**found.counterexample, "spectral_radius": 0.9})
-    assert outcomes(COLUMN_SUMS, stable)[0] is False
-
-
-def test_the_table_has_a_line_for_each_arm():
-    assert len(COLUMN_SUMS.table(made_up(columns=0.8, frobenius=0.5)).splitlines()) == 2 + len(ARMS)
-
-
-def test_the_summary_is_read_as_it_was_written():
-    found = made_up(columns=0.8, frobenius=0.5)
-    assert COLUMN_SUMS.from_json(COLUMN_SUMS.to_json(found)) == found
+    assert outcomes(COLUMN_SUMS, stable) == [False, expected, expected]

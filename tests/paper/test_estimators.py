@@ -1,4 +1,3 @@
-import json
 import math
 import time
 
@@ -12,7 +11,6 @@ from steadeq.models import ConvDEQ
 from steadeq.paper import estimators as study
 from steadeq.paper.estimators import (
     BATCHES,
-    CELLS,
     COSTS,
     ESTIMATORS,
     PROBES,
@@ -142,15 +140,3 @@ def made_up(*, probe=-0.5, batch=-0.5, error=0.5, cost=1.0, improved=0.5):
 )
 def test_claims_are_judged_by_the_numbers(changes, expected):
     assert outcomes(ESTIMATORS, made_up(**changes)) == expected
-
-
-def test_every_cell_has_one_run():
-    assert len(ESTIMATORS.runs("cpu")) == len(CELLS)
-
-
-def test_the_table_has_a_line_for_each_cell():
-    assert len(ESTIMATORS.table(made_up()).splitlines()) == 2 + 2
-
-
-def test_the_summary_is_read_as_it_was_written():
-    assert ESTIMATORS.from_json(json.loads(json.dumps(ESTIMATORS.to_json(made_up())))) == made_up()

@@ -91,11 +91,3 @@ def test_every_ablation_is_about_a_claim_and_has_its_rows():
     for one in ablations.ABLATIONS:
         assert any(claim is one.claim for claim in claims)
         assert one.evidence(NUMBERS)
-
-
-def test_an_id_stands_for_one_claim_of_a_result():
-    for name, result in RESULTS.items():
-        ids = [claim.id for claim in result.claims if claim.id]
-        assert len(ids) == len(set(ids)), name
-    with pytest.raises(KeyError):
-        TABLE1.claim("no such claim")

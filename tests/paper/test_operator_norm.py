@@ -117,7 +117,3 @@ def test_the_table_has_the_chosen_arms():
     lines = OPERATOR_NORM.table(made_up()).splitlines()
     assert len(lines) == 2 + len(WEIGHTS)
     assert f"{FROBENIUS}, {WEIGHTS[FROBENIUS][0]:g}" in lines[3]
-
-
-def test_the_summary_is_read_as_it_was_written():
-    assert OPERATOR_NORM.from_json(OPERATOR_NORM.to_json(made_up())) == made_up()

@@ -121,11 +121,3 @@ def test_one_size_is_trained_with_two_weights():
     assert [arm.gamma for arm in ARMS if arm.size == LARGE_AT] == [GAMMA, LARGE_GAMMA]
     assert made_up().with_gamma(LARGE_GAMMA).gamma == LARGE_GAMMA
     assert [arm.size for arm in made_up().sizes] == list(SIZES)
-
-
-def test_the_table_has_a_line_for_each_arm():
-    assert len(RECEPTIVE_FIELD.table(made_up()).splitlines()) == 2 + len(ARMS)
-
-
-def test_the_summary_is_read_as_it_was_written():
-    assert RECEPTIVE_FIELD.from_json(RECEPTIVE_FIELD.to_json(made_up())) == made_up()

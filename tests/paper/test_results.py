@@ -1,6 +1,7 @@
 """What is committed under results agrees with the claims, and the synthetic study is judged by its numbers."""
 
 import csv
+import json
 import re
 from pathlib import Path
 from typing import get_args
@@ -23,38 +24,55 @@ PUBLISHED = [
     if (results_folder(FOLDER, name, scale) / "summary.json").is_file()
 ]
 """All results that were made, with their scales."""
+with (FOLDER / "claims.csv").open(newline="", encoding="utf-8") as file:
+    LISTED = {(row["result"], row["claim"]) for row in csv.DictReader(file)}
 
 
-def test_the_spread_is_that_of_the_seeds():
-    assert spread([1.0, 2.0, 6.0]) == Spread(mean=3.0, std=pytest.approx(7**0.5), count=3)
-
-
-def test_averages_are_read_as_they_were_written():
-    several = Averages(num_seeds=2, spreads={"a": Spread(mean=1.5, std=0.5, count=2)})
-    single = Averages(num_seeds=1, spreads={"a": Spread(mean=1.5, std=None, count=1)})
-    for row in (several, single):
+def test_the_spread_is_that_of_the_seeds_and_read_as_it_was_written():
+    several = spread([1.0, 2.0, 6.0])
+    assert several == Spread(mean=3.0, std=pytest.approx(7**0.5), count=3)
+    for num_seeds, found in ((3, several), (1, Spread(mean=1.5, std=None, count=1))):
+        row = Averages(num_seeds=num_seeds, spreads={"a": found})
         assert Averages.from_json(row.to_json()) == row
 
 
+def number(text):
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 @pytest.mark.parametrize(("name", "scale"), PUBLISHED)
-def test_claims_come_to_the_verdicts_that_are_published(name, scale):
-    result = RESULTS[name]
-    summary, verdicts = result.read(results_folder(FOLDER, name, scale))
-    assert result.judge(summary) == verdicts
+def test_what_is_published_follows_from_the_stored_numbers(name, scale, tmp_path):
+    result, folder = RESULTS[name], results_folder(FOLDER, name, scale)
+    summary, verdicts = result.read(folder)
+    assert json.loads((folder / "summary.json").read_text())["verdicts"] == [vars(verdict) for verdict in verdicts]
+    assert {(name, verdict.claim) for verdict in verdicts} <= LISTED
+    assert result.from_json(json.loads(json.dumps(result.to_json(summary)))) == summary
+    assert all(line.count(" | ") <= 6 for line in result.table(summary).splitlines()), "as wide as a page"
+    result.write_csv(summary, tmp_path / "summary.csv")
+    stored, again = (list(csv.reader((where / "summary.csv").read_text().splitlines())) for where in (folder, tmp_path))
+    assert len(stored) > 1
+    # Logarithms differ in their last digit from processor to processor.
+    assert [[number(cell) for cell in row] for row in again] == [
+        [cell if isinstance(cell := number(text), str) else pytest.approx(cell, rel=1e-12) for text in row]
+        for row in stored
+    ]
 
 
-@pytest.mark.parametrize("name", RESULTS)
-def test_every_claim_says_what_it_is_about(name):
-    for claim in RESULTS[name].claims:
-        assert re.fullmatch(r"(\d(\.\d)?|B\.\d|Table \d|appendix).*", claim.section), claim.text
-        assert claim.source in get_args(Source)
-        assert claim.threshold in get_args(Threshold)
-
-
-def test_no_claim_is_counted_twice():
-    texts = [(name, claim.text) for name, result in RESULTS.items() for claim in result.claims]
-    shared = {text for _, text in texts if len({name for name, other in texts if other == text}) > 1}
-    assert not shared
+def test_every_claim_is_there_once_and_says_what_it_is_about():
+    owners = {}
+    for name, result in RESULTS.items():
+        ids = [claim.id for claim in result.claims if claim.id]
+        assert len(ids) == len(set(ids)), name
+        for claim in result.claims:
+            assert re.fullmatch(r"(\d(\.\d)?|B\.\d|Table \d|appendix).*", claim.section), claim.text
+            assert claim.source in get_args(Source)
+            assert claim.threshold in get_args(Threshold)
+            assert owners.setdefault(claim.text, name) == name
+    with pytest.raises(KeyError):
+        FIGURE5.claim("no such claim")
 
 
 def verdict(outcome, *, source="paper", threshold="none"):
@@ -78,33 +96,6 @@ def test_claims_of_the_paper_and_our_own_are_counted_apart():
     assert tally(verdicts[:2]).endswith("claim 2.")
     assert tally(verdicts[:1]).endswith("All thresholds of ours were stated before there were numbers.")
     assert tally([verdict("holds")]) == "Claims of the paper that hold: 1 of 1."
-
-
-def number(text):
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-@pytest.mark.parametrize(("name", "scale"), PUBLISHED)
-def test_the_csv_file_has_the_numbers_of_the_summary(name, scale, tmp_path):
-    folder = results_folder(FOLDER, name, scale)
-    summary, _ = RESULTS[name].read(folder)
-    RESULTS[name].write_csv(summary, tmp_path / "summary.csv")
-    stored, again = (list(csv.reader((where / "summary.csv").read_text().splitlines())) for where in (folder, tmp_path))
-    assert len(stored) > 1
-    # Logarithms differ in their last digit from processor to processor.
-    assert [[number(cell) for cell in row] for row in again] == [
-        [cell if isinstance(cell := number(text), str) else pytest.approx(cell, rel=1e-12) for text in row]
-        for row in stored
-    ]
-
-
-@pytest.mark.parametrize(("name", "scale"), PUBLISHED)
-def test_a_table_fits_on_a_page(name, scale):
-    summary, _ = RESULTS[name].read(results_folder(FOLDER, name, scale))
-    assert all(line.count(" | ") <= 6 for line in RESULTS[name].table(summary).splitlines())
 
 
 def test_claims_on_the_synthetic_study_are_judged_by_the_numbers():

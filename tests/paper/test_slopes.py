@@ -106,10 +106,6 @@ def test_the_table_says_what_was_not_found():
     assert "not found" not in lines[-1]
 
 
-def test_the_summary_is_read_as_it_was_written():
-    assert SLOPES_RESULT.from_json(SLOPES_RESULT.to_json(made_up())) == made_up()
-
-
 def test_figures_show_what_is_measured():
     assert [axes.get_title() for axes in study.draw_cobwebs().axes] == [f"slope {slope:g}" for slope in study._DRAWN]
     plain = study.draw_residuals().axes[0].lines[0].get_ydata()
