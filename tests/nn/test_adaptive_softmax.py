@@ -58,17 +58,18 @@ def test_gradients_reach_the_rows_of_the_tokens_and_no_others():
     assert all(parameter.grad is not None for parameter in embedding.parameters())
 
 
-@pytest.mark.parametrize("cutoffs", [[0, 10], [10, 10], [20, 10], [80], [-1]])
-def test_cutoffs_must_increase_within_the_vocabulary(cutoffs):
-    with pytest.raises(ValueError, match="cutoffs"):
-        AdaptiveEmbedding(VOCAB_SIZE, FEATURES, cutoffs=cutoffs)
-
-
-def test_clusters_must_have_features():
-    with pytest.raises(ValueError, match="less than one"):
-        AdaptiveEmbedding(VOCAB_SIZE, 16, cutoffs=CUTOFFS, div_value=4)
-    with pytest.raises(ValueError, match="div_value"):
-        AdaptiveEmbedding(VOCAB_SIZE, 16, cutoffs=CUTOFFS, div_value=0.5)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"cutoffs": cutoffs}, "cutoffs") for cutoffs in ([0, 10], [10, 10], [20, 10], [80], [-1])),
+        ({"cutoffs": CUTOFFS, "div_value": 40}, "less than one"),
+        ({"cutoffs": CUTOFFS, "div_value": 0.5}, "div_value"),
+        ({"tied": "some"}, "'none', 'tails', 'all'"),
+    ],
+)
+def test_clusters_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
 
 
 @pytest.mark.parametrize("token", [-1, -100, VOCAB_SIZE])
@@ -201,34 +202,18 @@ def test_losses_have_single_precision_under_autocast():
     torch.testing.assert_close(logs.exp().sum(dim=-1), torch.ones(50))
 
 
-def test_an_unknown_tying_is_refused():
-    with pytest.raises(ValueError, match="'none', 'tails', 'all'"):
-        make(tied="some")
-
-
 # Paper scale
 
 
-def wt103(tied):
+@pytest.mark.parametrize(("tied", "own"), [("none", 649_600), ("tails", 490_000), ("all", 0)])
+def test_parameters_of_wikitext_103_are_those_of_the_official_code_and_tied_ones_counted_once(tied, own):
     with torch.device("meta"):
-        return AdaptiveSoftmax(
-            AdaptiveEmbedding(267_735, 700, cutoffs=[20_000, 40_000, 200_000], div_value=4), tied=tied
-        )
-
-
-def test_parameters_of_wikitext_103_are_those_of_the_official_code():
-    softmax = wt103("none")
-    assert [table.shape[1] for table in softmax.embedding.tables] == [700, 175, 43, 10]
-    assert count(softmax.embedding.tables) == 25_057_350
-    assert count(softmax.embedding.projections) == 649_600
-    assert count(softmax.projections) == 649_600
+        embedding = AdaptiveEmbedding(267_735, 700, cutoffs=[20_000, 40_000, 200_000], div_value=4)
+        softmax = AdaptiveSoftmax(embedding, tied=tied)
+    assert [table.shape[1] for table in embedding.tables] == [700, 175, 43, 10]
+    assert count(embedding.tables) == 25_057_350
+    assert count(embedding.projections) == 649_600
+    assert count(softmax.projections) == own
     assert count(softmax.biases) == 267_735
     assert count([softmax.cluster_weight, softmax.cluster_bias]) == 2_103
-    assert count(softmax.parameters()) == 26_626_388
-
-
-@pytest.mark.parametrize(("tied", "own"), [("none", 649_600), ("tails", 490_000), ("all", 0)])
-def test_tied_projections_are_counted_once(tied, own):
-    softmax = wt103(tied)
-    assert count(softmax.projections) == own
     assert count(softmax.parameters()) == 26_626_388 - 649_600 + own
