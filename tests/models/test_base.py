@@ -147,8 +147,7 @@ def test_a_solve_takes_a_start_a_solver_and_an_adjoint_for_one_call():
     assert (eq.backward.status == Status.NOT_MEASURED).all()
 
 
-@pytest.mark.parametrize("depth", [1, 2, 7])
-@pytest.mark.parametrize("name", ["toy", "conv/digits", "mdeq/cifar10-cpu"])
+@pytest.mark.parametrize(("name", "depth"), [("toy", 1), ("toy", 7), ("conv/digits", 2), ("mdeq/cifar10-cpu", 3)])
 def test_unrolling_is_the_cell_applied_again_and_again(name, depth):
     shape = {"toy": (1,), "conv/digits": (1, 8, 8), "mdeq/cifar10-cpu": (3, 8, 8)}[name]
     model = models.create(name).eval()
@@ -185,19 +184,15 @@ NAMES = models.available()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_preset_is_a_config_that_can_be_written_to_a_file(name):
+def test_a_preset_is_a_config_that_can_be_written_to_a_file_and_builds_what_its_name_creates(name):
     config = models.preset(name)
     assert isinstance(config, AbstractModelConfig)
     assert type(config)(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
     assert pickle.loads(pickle.dumps(config)) == config
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_config_builds_what_its_name_creates(name):
     with torch.device("meta"):
-        built, created = models.preset(name).build(), models.create(name)
+        built, created = config.build(), models.create(name)
     assert type(built) is type(created)
-    assert built.config == created.config == models.preset(name)
+    assert built.config == created.config == config
     assert list(built.state_dict()) == list(created.state_dict())
 
 
@@ -228,24 +223,19 @@ def test_configs_cannot_be_changed_and_copies_of_models_keep_them():
     assert copy.deepcopy(model).config == pickle.loads(pickle.dumps(model)).config == model.config
 
 
-@pytest.mark.parametrize("model", [ToyDEQ, ConvDEQ, MDEQClassifier, ResNet])
-def test_unknown_fields_and_configs_of_others_are_refused(model):
-    with pytest.raises(TypeError, match=rf"^chanels is not a field of {model.__name__}\.Config"):
-        model(chanels=3)
-    with pytest.raises(TypeError, match=rf"it must be a {model.__name__}\.Config"):
-        model(Outsider.Config())
-
-
-def test_a_misspelled_field_gets_a_suggestion():
-    with pytest.raises(TypeError, match="Did you mean 'channels'"):
-        MDEQClassifier(chanels=(8, 16))
+def test_names_are_sorted_and_unknown_names_fields_and_configs_refused_with_the_nearest():
+    assert list(NAMES) == sorted(NAMES)
+    for make in (models.create, models.preset):
+        with pytest.raises(ValueError, match=r"no model 'conv/digit'.*'conv/digits'"):
+            make("conv/digit")
+        with pytest.raises(ValueError, match=r"models\.available"):
+            make("qqqq")
     with pytest.raises(TypeError, match="Did you mean 'hidden'"):
         models.create("toy", hiden=3)
-
-
-def test_presets_are_refused_by_name_too():
-    with pytest.raises(ValueError, match=r"no model 'resnet/19'.*'resnet/18'"):
-        models.preset("resnet/19")
+    with pytest.raises(TypeError, match=r"^chanels is not a field of MDEQClassifier\.Config.*Did you mean 'channels'"):
+        MDEQClassifier(chanels=(8, 16))
+    with pytest.raises(TypeError, match=r"it must be a ResNet\.Config"):
+        ResNet(Outsider.Config())
 
 
 @pytest.mark.parametrize(
@@ -261,6 +251,8 @@ def test_presets_are_refused_by_name_too():
         (models.DenseNet.Config, "compression", 0.0),
         (models.DenseNet.Config, "stem", "mnist"),
         (models.MonotoneDEQ.Config, "channels", 0),
+        (ConvDEQ.Config, "channels", 10),
+        (ConvDEQ.Config, "hidden", 7),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_the_name_of_its_field(config, field, value):

@@ -39,10 +39,6 @@ def test_networks_have_the_published_numbers_of_parameters(build, cifar10, image
         assert count(build(num_classes=1000)) == imagenet
 
 
-def test_a_small_network_has_the_size_of_a_small_equilibrium_model():
-    assert 70_000 < count(ResNet(blocks=(1, 1, 1), widths=(16, 32, 64), stem="cifar")) < 200_000
-
-
 @pytest.mark.parametrize("build", [RESNET18, RESNET50, DENSENET121], ids=["resnet18", "resnet50", "densenet121"])
 def test_the_last_features_have_the_resolution_of_the_papers(build):
     with torch.device("meta"):
@@ -73,18 +69,6 @@ def test_in_eval_mode_samples_do_not_depend_on_their_batch(build):
     together = model(x)
     torch.testing.assert_close(model(x), together, rtol=0, atol=0)
     torch.testing.assert_close(torch.cat([model(sample[None]) for sample in x]), together)
-
-
-@each_small
-def test_a_few_images_are_learned_by_heart(build):
-    model = build(stem="cifar")
-    x, y = torch.randn(16, 3, 8, 8), torch.arange(16) % 10
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    assert (model(x).argmax(1) == y).all()
 
 
 @pytest.mark.parametrize("block", ["basic", "bottleneck"])

@@ -4,17 +4,13 @@ import dataclasses
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from steadeq import (
     DEQ,
     GMRES,
     Anderson,
-    Equilibrium,
     Implicit,
     Picard,
-    Unrolled,
-    fixed_point,
     frobenius_norm,
     jacobian_penalty,
     models,
@@ -23,7 +19,7 @@ from steadeq import (
 from steadeq.lab import recipes
 from steadeq.lab.serialization import differences
 from steadeq.models import BlockCell, EquilibriumTransformer, Predictions, StackedTransformer, TransformerBlock
-from steadeq.models.equilibrium_transformer import AbstractBlockConfig, Positions, RMSNorm
+from steadeq.models.equilibrium_transformer import AbstractBlockConfig, Positions
 
 TIGHT = Anderson(max_evals=100, tol=1e-13)
 EXACT = Implicit(GMRES(max_evals=100, tol=1e-12, memory=100))
@@ -130,13 +126,6 @@ def test_fused_and_written_out_attention_agree(norm, shape, causal):
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-6)
 
 
-def test_a_norm_leaves_directions_and_sets_sizes():
-    x = 1e3 * draw(4, 16)
-    y = RMSNorm(16).double()(x)
-    torch.testing.assert_close(y.square().mean(dim=1), torch.ones(4).double())
-    torch.testing.assert_close(F.cosine_similarity(x, y), torch.ones(4).double())
-
-
 # Positions
 
 
@@ -238,11 +227,10 @@ def test_images_and_grids_see_all_of_themselves(kind):
 
 @each_kind
 @each_norm
-@pytest.mark.parametrize("injection", ["add", "concat"])
-def test_a_fresh_model_of_default_sizes_converges_from_zero_and_is_a_contraction(kind, norm, injection):
+def test_a_fresh_model_of_default_sizes_converges_from_zero_and_is_a_contraction(kind, norm):
     torch.manual_seed(0)
     fields = KINDS[kind] | ({} if kind == "image" else {"vocab_size": 50})
-    model = EquilibriumTransformer(kind=kind, norm=norm, injection=injection, **fields)
+    model = EquilibriumTransformer(kind=kind, norm=norm, **fields)
     with torch.no_grad():
         _, eq = model.solve(sample(kind, dtype=torch.float32))
     assert eq.stats.converged.all()
@@ -262,9 +250,8 @@ def test_without_an_outer_norm_the_skips_of_a_pre_norm_block_leave_a_radius_of_o
 
 
 @each_kind
-@each_norm
-def test_a_sample_does_not_feel_the_others(kind, norm):
-    model = make(kind, norm=norm).double()
+def test_a_sample_does_not_feel_the_others(kind):
+    model = make(kind).double()
     x = sample(kind, 4)
     solver = Anderson(max_evals=30, tol=1e-6)
     with torch.no_grad():
@@ -300,16 +287,6 @@ def test_gradients_through_the_solve_are_those_of_differences(kind, fields):
     )
     for (name, _), gradient in zip(model.named_parameters(), gradients, strict=True):
         assert gradient.abs().sum() > 0, name
-
-
-def test_an_unrolled_solve_has_the_gradients_of_the_implicit_one():
-    model = make("image").double()
-    x = sample("image")
-    gradients = [
-        torch.autograd.grad(model(x, solver=solver, adjoint=adjoint).square().mean(), list(model.parameters()))
-        for solver, adjoint in ((TIGHT, EXACT), (Picard(max_evals=80, tol=0), Unrolled()))
-    ]
-    torch.testing.assert_close(*gradients, rtol=1e-7, atol=1e-9)
 
 
 # The penalty
@@ -366,22 +343,7 @@ def test_a_stack_of_one_block_is_one_evaluation_from_zero_without_the_outer_norm
 
 
 @each_kind
-@each_model
-def test_a_saved_model_is_the_same_when_loaded(kind, model_class, tmp_path):
-    model = make(kind, model_class, norm="post", attention="fused").eval()
-    model.save_pretrained(tmp_path)
-    loaded = model_class.from_pretrained(tmp_path)
-    assert loaded.config == model.config
-    x = sample(kind, dtype=torch.float32)
-    assert torch.equal(as_tensor(loaded(x)), as_tensor(model(x)))
-    # How attention is computed is no matter of weights.
-    other = model_class.from_pretrained(tmp_path, attention="math")
-    torch.testing.assert_close(as_tensor(other(x)), as_tensor(model(x)), rtol=0, atol=1e-5)
-
-
-@each_kind
-@each_norm
-@pytest.mark.parametrize("attention", ["math", "fused"])
+@pytest.mark.parametrize(("norm", "attention"), [("pre", "math"), ("post", "fused")])
 def test_the_state_keeps_single_precision_under_autocast(kind, norm, attention):
     model = make(kind, norm=norm, attention=attention)
     x = sample(kind, dtype=torch.float32)
@@ -408,15 +370,6 @@ def test_a_compiled_cell_has_the_equilibrium_of_the_cell(attention):
         for is_compiled in (False, True)
     ]
     torch.testing.assert_close(*states, rtol=0, atol=1e-4)
-
-
-def test_a_cell_can_be_iterated_by_hand():
-    model = make("grid").double()
-    z, inputs = model.encode(sample("grid"))
-    for _ in range(60):
-        z = model.layer.cell(z, *inputs)
-    eq = Equilibrium.at(model.layer.cell, z.detach(), *inputs)
-    torch.testing.assert_close(fixed_point(eq.f, torch.zeros_like(z), *inputs, solver=TIGHT).z, z)
 
 
 # Refusals
@@ -451,16 +404,12 @@ def test_bad_configs_are_refused_by_name(model_class, kind, fields, message):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("num_blocks", 0), ("injection", "gate"), ("relaxation", 0.0), ("relaxation", 1.5)]
+    ("field", "value"),
+    [("num_blocks", 0), ("injection", "gate"), ("relaxation", 0.0), ("relaxation", 1.5), ("depth", 0)],
 )
-def test_bad_cells_are_refused_by_name(field, value):
+def test_bad_cells_and_stacks_are_refused_by_name(field, value):
     with pytest.raises(ValueError, match=f"^{field} is {value!r}"):
-        make("grid", **{field: value})
-
-
-def test_a_stack_without_blocks_is_refused():
-    with pytest.raises(ValueError, match=r"^depth is 0"):
-        make("grid", StackedTransformer, depth=0)
+        make("grid", StackedTransformer if field == "depth" else EquilibriumTransformer, **{field: value})
 
 
 def test_images_that_patches_do_not_cover_are_refused():
@@ -495,22 +444,19 @@ def test_a_recipe_builds_for_batches_that_eight_processes_can_share(name):
 
 
 @pytest.mark.parametrize(
-    ("plain", "regularized"),
+    ("plain", "regularized", "has_smaller_budget"),
     [
-        ("digits-vit", "digits-vit-jr"),
-        ("cifar10-vit-cpu", "cifar10-vit-cpu-jr"),
-        ("wikitext2-modern-cpu", "wikitext2-modern-jr-cpu"),
+        ("digits-vit", "digits-vit-jr", True),
+        ("cifar10-vit-cpu", "cifar10-vit-cpu-jr", True),
+        ("wikitext2-modern-cpu", "wikitext2-modern-jr-cpu", True),
+        ("addition", "addition-jr", False),
     ],
 )
-def test_regularized_recipes_have_the_same_model_and_a_smaller_budget(plain, regularized):
+def test_regularized_recipes_have_the_same_model_and_may_have_a_smaller_budget(plain, regularized, has_smaller_budget):
     before, after = (recipes.get(name).build() for name in (plain, regularized))
-    assert {field.split(".")[0] for field, _, _ in differences(before, after)} == {
-        "recipe",
-        "solver",
-        "adjoint",
-        "regularizer",
-    }
-    assert after.solver.max_evals < before.solver.max_evals
+    changed = {field.split(".")[0] for field, _, _ in differences(before, after)}
+    assert changed == {"recipe", "regularizer"} | ({"solver", "adjoint"} if has_smaller_budget else set())
+    assert (after.solver.max_evals < before.solver.max_evals) == has_smaller_budget
 
 
 @pytest.mark.parametrize(
@@ -526,11 +472,6 @@ def test_twins_share_every_size_of_head_and_block(plain, stacked):
     model, twin = (recipes.get(name).build().model for name in (plain, stacked))
     for field in dataclasses.fields(AbstractBlockConfig):
         assert getattr(twin, field.name) == getattr(model, field.name), field.name
-
-
-def test_the_regularized_adder_differs_in_its_penalty_alone():
-    before, after = (recipes.get(name).build() for name in ("addition", "addition-jr"))
-    assert {field.split(".")[0] for field, _, _ in differences(before, after)} == {"recipe", "regularizer"}
 
 
 def test_the_language_model_has_the_size_of_the_paper_s_at_this_scale():

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from steadeq import (
     GMRES,
@@ -13,7 +12,6 @@ from steadeq import (
     Broyden,
     Equilibrium,
     Implicit,
-    JacobianRegularizer,
     Picard,
     jacobian_penalty,
     models,
@@ -106,11 +104,10 @@ def gradients_of(loss, model):
 # Presets
 
 
-@pytest.mark.parametrize(("name", "count"), COUNTS.items())
-def test_presets_have_their_number_of_parameters(name, count):
+def test_presets_have_their_number_of_parameters():
     with torch.device("meta"):
-        model = models.create(name)
-    assert sum(parameter.numel() for parameter in model.parameters()) == count
+        built = {name: models.create(name) for name in models.available() if "transformer" in name}
+    assert {name: sum(p.numel() for p in model.parameters()) for name, model in built.items()} == COUNTS
 
 
 def test_without_weight_norm_linear_maps_begin_as_in_the_official_code():
@@ -120,10 +117,6 @@ def test_without_weight_norm_linear_maps_begin_as_in_the_official_code():
     for part in linear:
         assert part.weight.std().item() == pytest.approx(0.01, rel=0.05)
         assert part.bias is None or not part.bias.any()
-
-
-def test_all_presets_are_counted():
-    assert {name for name in models.available() if "transformer" in name} == set(COUNTS)
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -140,18 +133,15 @@ def test_every_preset_reads_a_text_at_reduced_size(name):
     assert all(part.shape[1] == 8 for part in carry)
 
 
-def test_twins_differ_in_nothing_but_the_depth():
-    for name in ("wt103", "wt2-cpu"):
-        tied = models.preset(f"tied-transformer/{name}")
-        assert DEQTransformerLM.Config.part_of(tied) == models.preset(f"deq-transformer/{name}")
-        assert {*vars(tied)} - {*vars(models.preset(f"deq-transformer/{name}"))} == {"depth"}
-
-
-def test_baselines_read_the_same_tokens():
-    for name in ("wt103", "wt2-cpu"):
-        baseline, deq = models.preset(f"transformer-xl/{name}"), models.preset(f"deq-transformer/{name}")
-        for field in ("vocab_size", "cutoffs", "div_value", "memory_length"):
-            assert getattr(baseline, field) == getattr(deq, field)
+@pytest.mark.parametrize("name", ["wt103", "wt2-cpu"])
+def test_twins_differ_in_nothing_but_the_depth_and_baselines_read_the_same_tokens(name):
+    deq, tied, baseline = (
+        models.preset(f"{kind}/{name}") for kind in ("deq-transformer", "tied-transformer", "transformer-xl")
+    )
+    assert DEQTransformerLM.Config.part_of(tied) == deq
+    assert {*vars(tied)} - {*vars(deq)} == {"depth"}
+    for field in ("vocab_size", "cutoffs", "div_value", "memory_length"):
+        assert getattr(baseline, field) == getattr(deq, field)
 
 
 # Memory
@@ -203,6 +193,7 @@ class TestMemory:
             lengths.append({part.shape[1] for part in carry})
             assert not any(part.requires_grad for part in carry)
         assert lengths == [{3}, {6}, {7}, {7}]
+        assert make(kind, memory_length=0)(draw(B, L)).carry is None
         widths = [part.shape[2] for part in carry]
         assert widths == ([FEATURES] * 3 if kind == "xl" else [FEATURES, 3 * FEATURES])
 
@@ -214,26 +205,11 @@ class TestMemory:
         assert torch.equal(states, eq.z[:, -5:])
         torch.testing.assert_close(injected, model.injection(model.softmax.embedding(tokens))[:, -5:])
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_there_need_not_be_any(self, kind):
-        assert make(kind, memory_length=0)(draw(B, L)).carry is None
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_it_changes_what_is_predicted(self, kind):
-        model = make(kind)
-        tokens = draw(B, L)
-        carry = model(draw(B, L)).carry
-        with_carry, without = (model(tokens, c).log_probabilities() for c in (carry, None))
-        assert (with_carry - without).abs().amax(dim=(0, 2)).min() > 1e-4
-
-    def test_one_of_another_depth_is_refused(self):
-        carry = make("deq")(draw(B, L)).carry
-        with pytest.raises(ValueError, match=r"carry has 2 parts.*each of 3 layers"):
-            make("xl")(draw(B, L), carry)
-
-    def test_one_of_another_batch_is_refused(self):
-        model = make()
+    def test_one_of_another_depth_or_batch_is_refused(self):
+        model = make("deq")
         carry = model(draw(2, L)).carry
+        with pytest.raises(ValueError, match=r"carry has 2 parts.*each of 3 layers"):
+            make("xl")(draw(2, L), carry)
         with pytest.raises(ValueError, match="batch of the state"):
             model(draw(B, L), carry)
 
@@ -296,10 +272,9 @@ def test_with_weights_from_prefixes_no_state_changes_with_later_tokens_by_a_bit(
     model = make(norm=norm).float()
     carry = model(draw(B, L)).carry
     tokens, i = draw(B, L), 4
-    changed = tokens.clone()
-    changed[:, i:] = (changed[:, i:] + 7) % VOCAB_SIZE
-    for max_evals in range(2, 13):
-        solver = method(max_evals=max_evals, tol=1e-2 if max_evals % 3 == 0 else 0, causal=True)
+    changed = torch.cat([tokens[:, :i], (tokens[:, i:] + 7) % VOCAB_SIZE], dim=1)
+    for max_evals, tol in ((2, 0), (3, 1e-2), (6, 1e-2), (7, 0), (12, 1e-2), (12, 0)):
+        solver = method(max_evals=max_evals, tol=tol, causal=True)
         one, two = (model.solve(w, carry, solver=solver)[1].z for w in (tokens, changed))
         assert torch.equal(one[:, :i], two[:, :i]), solver
         assert not torch.equal(one[:, i:], two[:, i:]), solver
@@ -312,7 +287,7 @@ def test_with_weights_from_prefixes_a_prefix_by_itself_has_the_states_of_the_who
     # In float64: products of other sizes round differently, and nearly dependent differences magnify that.
     model = make(norm=norm)
     carry, tokens = model(draw(B, L)).carry, draw(B, L)
-    for max_evals in range(2, 13):
+    for max_evals in (2, 7, 12):
         solver = method(max_evals=max_evals, tol=0, causal=True)
         whole = model.solve(tokens, carry, solver=solver)[1].z
         for i in range(1, L):
@@ -341,32 +316,6 @@ def test_rows_of_a_batch_do_not_see_each_other(kind):
 
 
 # Training
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_tokens_are_about_as_likely_at_first(kind):
-    model = make(kind, vocab_size=500, std=0.01)
-    loss = model(torch.randint(500, (B, L))).losses(torch.randint(500, (B, L))).mean()
-    assert abs(loss.item() - math.log(500)) < 0.02
-
-
-@pytest.mark.parametrize("kind", ["deq", "xl"])
-def test_it_learns_a_paragraph_by_heart(kind):
-    options = {"features": 32, "hidden_features": 64, "std": 0.1}
-    model = make(kind, **options).float()
-    text = draw(1, 41)
-    how = {"solver": Anderson(max_evals=12, tol=1e-3), "adjoint": Implicit(GMRES(max_evals=12, tol=1e-3))}
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    # About 150 steps, some more or less by rounding.
-    for _ in range(200):
-        predictions = model(text[:, :-1], **how if kind == "deq" else {})
-        loss = predictions.losses(text[:, 1:]).mean()
-        if loss < 0.1:
-            return
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    pytest.fail(f"the loss is still {loss.item():.2f}")
 
 
 @pytest.mark.parametrize("weight_norm", [True, False])
@@ -438,12 +387,6 @@ class TestDropout:
         # What is injected, after dropout of the token vectors.
         assert not torch.equal(first[0][1], second[0][1])
 
-    def test_the_cell_is_a_function(self):
-        model = make(dropout=0.5, attention_dropout=0.5)
-        z, inputs = model.encode(draw(B, L))
-        z = torch.randn_like(z)
-        assert torch.equal(model.cell(z, *inputs), model.cell(z, *inputs))
-
     @pytest.mark.parametrize("options", [{"dropout": 0.5}, {"attention_dropout": 0.5}])
     @pytest.mark.parametrize("kind", KINDS)
     def test_training_has_it_and_evaluation_does_not(self, kind, options):
@@ -495,29 +438,8 @@ class TestPenalty:
             values.append(penalty().detach())
         torch.testing.assert_close((values[0] - values[1]) / 2e-6, slope, rtol=1e-5, atol=0)
 
-    def test_it_adds_to_the_implicit_gradient_and_leaves_it_alone(self):
-        model = make_tame(dropout=0.1)
-        regularizer = JacobianRegularizer(weight=2.0)
-        carry = model(draw(B, 5)).carry
-        predictions, eq = model.solve(draw(B, L), carry)
-        loss = predictions.losses(draw(B, L)).mean()
-        penalty = regularizer(eq, step=0)
-        together = gradients_of(loss + penalty, model)
-        apart = [a + b for a, b in zip(gradients_of(loss, model), gradients_of(penalty, model), strict=True)]
-        torch.testing.assert_close(list(together), apart)
-        assert sum(gradient.abs().sum() for gradient in gradients_of(penalty, model)) > 0
-
 
 # What is kept, and what is refused
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_state_dict_is_all_of_a_model(kind):
-    model, other = (make(kind, cutoffs=(5, 12), div_value=2) for _ in range(2))
-    tokens = draw(B, L)
-    assert not torch.allclose(model(tokens).hidden, other(tokens).hidden)
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(model(tokens).log_probabilities(), other(tokens).log_probabilities())
 
 
 def test_a_tied_model_has_the_parameters_of_a_deq_and_begins_as_one():
@@ -549,14 +471,6 @@ def test_a_state_by_itself_is_decoded_without_anything_to_carry():
     alone = model.decode(eq.z)
     assert torch.equal(alone.hidden, predictions.hidden)
     assert alone.carry is None
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_losses_are_those_of_the_probabilities(kind):
-    predictions = make(kind, cutoffs=(5, 12), div_value=2)(draw(B, L))
-    tokens = draw(B, L)
-    expected = F.nll_loss(predictions.log_probabilities().flatten(0, 1), tokens.flatten(), reduction="none")
-    torch.testing.assert_close(predictions.losses(tokens).flatten(), expected)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-import copy
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -101,25 +99,10 @@ def distance(z, operator, x):
     return ((z - torch.relu(Wz + x)).norm() / z.norm()).item()
 
 
-@pytest.mark.parametrize("gain", [1.0, 30.0])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_margin_of_monotonicity_holds_for_any_weights(kind, gain):
-    operator, shape = make_operator(kind, gain=gain, m=0.3)
-    W = materialize(operator, shape)
-    assert torch.linalg.eigvalsh(torch.eye(len(W)) - (W + W.T) / 2).min() >= 0.3 - 1e-10
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_transpose_is_the_adjoint(kind):
     operator, shape = make_operator(kind)
     torch.testing.assert_close(materialize(operator.transpose, shape), materialize(operator, shape).T)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_blocks_in_frequency_are_the_convolutions(size):
-    operator, shape = make_operator("conv", size=size)
-    z = torch.randn(3, *shape, dtype=torch.float64)
-    torch.testing.assert_close(operator.apply_blocks(operator.blocks(), z), operator(z))
 
 
 @pytest.mark.parametrize(("channels", "size"), TIERS)
@@ -159,36 +142,30 @@ def test_blocks_of_tiers_are_the_convolutions_and_their_inverse(channels, size):
         torch.testing.assert_close(inverse @ ((1 + alpha) * identity - alpha * W), identity, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(("channels", "size"), TIERS)
-def test_the_margin_and_the_norm_bound_hold_for_tiers(channels, size):
-    operator, shapes = make_tiers(channels, size, gain=5.0, m=0.3)
-    W = materialize(operator, shapes)
+@pytest.mark.parametrize("gain", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_margin_of_monotonicity_and_the_norm_bound_hold_for_any_weights(kind, gain):
+    operator, shape = make_operator(kind, gain=gain, m=0.3)
+    W = materialize(operator, shape)
     identity = torch.eye(len(W), dtype=W.dtype)
-    assert torch.linalg.eigvalsh(identity - (W + W.T) / 2).min() >= 0.3 - 1e-10
+    assert torch.linalg.eigvalsh(identity - (W + W.T) / 2).min() >= 0.3 - 1e-10 * max(1, gain)
     norm = torch.linalg.matrix_norm(identity - W, ord=2)
-    slack = len(W) ** (1 / 64) * 2**0.5
-    assert norm * (1 - 1e-12) <= norm_bound(operator.blocks()) <= norm * slack
+    bound = norm_bound(operator.blocks())
+    slack = len(W) ** (1 / 64) * 2**0.5 if kind == "multi" else 7 ** (1 / 64) * (1 + 1e-12)
+    assert norm * (1 - 1e-12) <= bound <= norm * slack
+    assert norm_bound(operator.blocks(), num_squarings=2) >= bound
 
 
-@pytest.mark.parametrize("alpha", [0.05, 1.0, 20.0])
-@pytest.mark.parametrize(("kind", "size"), [("dense", (0, 0)), ("multi", (4, 2)), *(("conv", size) for size in SIZES)])
-def test_the_inverse_is_that_of_the_materialized_operator(kind, size, alpha):
+@pytest.mark.parametrize(("kind", "size"), [("dense", (0, 0)), *(("conv", size) for size in SIZES)])
+def test_the_inverse_is_that_of_the_materialized_operator(kind, size):
     operator, shape = make_operator(kind, gain=3.0, size=size)
     W = materialize(operator, shape)
     v = random_state(3, shape)
-    expected = torch.linalg.solve((1 + alpha) * torch.eye(len(W), dtype=W.dtype) - alpha * W, to_matrix(v).T).T
-    torch.testing.assert_close(to_matrix(operator.inverse(v, alpha=alpha)), expected)
-
-
-@pytest.mark.parametrize("gain", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("kind", ["dense", "conv"])
-def test_the_norm_bound_is_never_too_small_and_tight(kind, gain):
-    operator, shape = make_operator(kind, gain=gain)
-    W = materialize(operator, shape)
-    norm = torch.linalg.matrix_norm(torch.eye(len(W)) - W, ord=2)
-    bound = norm_bound(operator.blocks())
-    assert norm * (1 - 1e-12) <= bound <= norm * 7 ** (1 / 64) * (1 + 1e-12)
-    assert norm_bound(operator.blocks(), num_squarings=2) >= bound
+    for alpha in (0.05, 1.0, 20.0):
+        expected = torch.linalg.solve((1 + alpha) * torch.eye(len(W), dtype=W.dtype) - alpha * W, to_matrix(v).T).T
+        torch.testing.assert_close(to_matrix(operator.inverse(v, alpha=alpha)), expected)
+    if kind == "conv":
+        torch.testing.assert_close(operator.apply_blocks(operator.blocks(), v), operator(v))
 
 
 @pytest.mark.parametrize("alpha", [None, 0.02, 1.0, 30.0])
@@ -361,13 +338,9 @@ def test_samples_do_not_depend_on_their_batch(kind, splitting):
 def test_the_classifier_has_the_published_number_of_parameters(options, count):
     with torch.device("meta"):
         model = MonotoneDEQ(image_channels=3, image_size=32, **options)
+        preset = create("monotone/cifar10-multi")
     assert sum(parameter.numel() for parameter in model.parameters()) == count
-
-
-def test_the_preset_with_tiers_is_that_of_the_papers_table():
-    with torch.device("meta"):
-        model = create("monotone/cifar10-multi")
-    assert sum(parameter.numel() for parameter in model.parameters()) == 968_466
+    assert sum(parameter.numel() for parameter in preset.parameters()) == 968_466
 
 
 def test_the_finest_tier_is_an_equilibrium_by_itself_and_the_image_reaches_the_coarsest():
@@ -414,14 +387,6 @@ def test_under_autocast_the_state_keeps_its_precision(kind):
     assert leaves(eq.z)[0].dtype == torch.float32
     assert eq.stats.converged.all()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
-def test_copies_are_independent():
-    model = small_model()
-    twin = copy.deepcopy(model)
-    x = torch.randn(2, 1, 4, 4, dtype=torch.float64)
-    torch.testing.assert_close(twin(x), model(x), rtol=0, atol=0)
-    assert not {id(parameter) for parameter in twin.parameters()} & {id(parameter) for parameter in model.parameters()}
 
 
 @pytest.mark.parametrize(

@@ -26,17 +26,21 @@ from steadeq.models import (
     ConvDEQ,
     DenseNet,
     DEQTransformerLM,
+    EquilibriumTransformer,
+    LoopedConv,
     MDEQClassifier,
     MDEQSegmenter,
     MonotoneDEQ,
     PretrainedModel,
     ResNet,
+    StackedTransformer,
     TiedTransformer,
     ToyDEQ,
     TransformerXL,
 )
 
 TEXT = {"vocab_size": 30, "features": 8, "num_heads": 2, "hidden_features": 12, "cutoffs": (10,), "div_value": 2.0}
+GRID = {"vocab_size": 20, "features": 8, "num_heads": 1, "hidden_features": 12, "num_classes": 3}
 IMAGES = {"channels": (8, 8), "expansion": 2}
 
 
@@ -85,6 +89,9 @@ MODELS = {
     "deq-transformer": (lambda: DEQTransformerLM(**TEXT, tied="tails"), torch.arange(10).reshape(2, 5)),
     "transformer-xl": (lambda: TransformerXL(**TEXT, num_layers=2), torch.arange(10).reshape(2, 5)),
     "tied transformer": (lambda: TiedTransformer(**TEXT, depth=3), torch.arange(10).reshape(2, 5)),
+    "modern": (lambda: EquilibriumTransformer(kind="language", **TEXT, norm="post"), torch.arange(10).reshape(2, 5)),
+    "stacked": (lambda: StackedTransformer(kind="grid", **GRID, depth=2), torch.arange(12).reshape(1, 3, 4)),
+    "looped": (lambda: LoopedConv(channels=4), torch.ones(2, 1, 9)),
     "of a user": (lambda: Mine(Mine.Config(scale=2.0, note="é")), torch.ones(2, 4)),
 }
 

@@ -7,7 +7,6 @@ from torch.nn import functional as F
 
 from steadeq import DEQ, GMRES, Anderson, Equilibrium, Implicit, jacobian_penalty
 from steadeq.models.transformer import DropoutMasks, TransformerCell
-from steadeq.nn import cached_parameters
 
 NORMS = ["post", "pre", "pre-textbook"]
 B, L, M, FEATURES, HIDDEN = 3, 5, 4, 8, 12
@@ -80,39 +79,6 @@ def test_masks_have_the_batch_first_and_stay_the_same_along_positions():
     assert make().draw_masks(L, like=draw(B, 1)) == DropoutMasks()
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("window", [None, 3])
-def test_no_equilibrium_depends_on_a_later_input(norm, window):
-    cell = make_tame(norm, window=window)
-    layer = DEQ(cell, solver=TIGHT, adjoint=EXACT)
-    z, x, memory, injected = (tensor.requires_grad_() for tensor in sample(batch=1))
-    eq = layer.solve(x, *cell.prepare(L, memory=memory, injected=injected), z0=torch.zeros_like(z))
-    assert eq.stats.converged.all()
-    for i in range(L):
-        loss = (eq.z[:, i] * torch.arange(FEATURES)).sum()
-        dx, di = torch.autograd.grad(loss, (x, injected), retain_graph=True)
-        reached = dx.abs().sum(dim=(0, 2))
-        assert (reached[: i + 1] > 1e-9).all()
-        assert (reached[i + 1 :] < 1e-9).all()
-        # Through the equilibria in between, what is remembered reaches farther than the window.
-        assert di.abs().sum() > 0
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_the_equilibrium_of_two_segments_with_memory_is_that_of_one(norm):
-    cell = make_tame(norm)
-    layer = DEQ(cell, solver=TIGHT)
-    _, x, _, _ = sample()
-    with torch.no_grad():
-        whole = layer(x, *cell.prepare(L), z0=torch.zeros(B, L, FEATURES).double())
-        first = layer.solve(x[:, :2], *cell.prepare(2), z0=torch.zeros(B, 2, FEATURES).double())
-        prepared = cell.prepare(3, memory=first.z, injected=x[:, :2])
-        second = layer.solve(x[:, 2:], *prepared, z0=torch.zeros(B, 3, FEATURES).double())
-    assert first.stats.converged.all()
-    assert second.stats.converged.all()
-    torch.testing.assert_close(torch.cat([first.z, second.z], dim=1), whole, atol=1e-8, rtol=0)
-
-
 def test_finished_samples_leave_the_batch_with_their_memory_and_masks():
     cell = make_tame("post")
     z, x, memory, injected = sample(batch=9)
@@ -126,24 +92,6 @@ def test_finished_samples_leave_the_batch_with_their_memory_and_masks():
         assert eq.stats.converged.all()
         assert eq.stats.num_evals.min() < eq.stats.num_evals.max()
     torch.testing.assert_close(*values, atol=1e-8, rtol=0)
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_implicit_gradients_with_shared_work_are_those_of_iterating_without(norm):
-    cell = make_tame(norm)
-    z, x, memory, injected = sample()
-    with cached_parameters(cell):
-        prepared = cell.prepare(L, memory=memory, injected=injected)
-        eq = DEQ(cell, solver=TIGHT, adjoint=EXACT).solve(x, *prepared, z0=torch.zeros_like(z))
-    assert eq.stats.converged.all()
-    iterated = torch.zeros_like(z)
-    for _ in range(60):
-        iterated = cell(iterated, x, *cell.prepare(L, memory=memory, injected=injected))
-    torch.testing.assert_close(eq.z, iterated)
-    target = draw(B, L, FEATURES)
-    gradients = [torch.autograd.grad((z * target).sum(), list(cell.parameters())) for z in (eq.z, iterated)]
-    torch.testing.assert_close(*gradients)
-    assert all(gradient.abs().sum() > 0 for gradient in gradients[0])
 
 
 @pytest.mark.parametrize("norm", NORMS)
