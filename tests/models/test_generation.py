@@ -10,6 +10,7 @@ from steadeq.models import DEQTransformerLM, EquilibriumTransformer, StackedTran
 from steadeq.models.transformer import Sampling, generate, generation, is_language_model, vocabulary_size
 
 VOCAB_SIZE = 20
+SIZES = {"vocab_size": VOCAB_SIZE, "features": 16, "num_heads": 2, "hidden_features": 32}
 TIGHT = Anderson(max_evals=300, tol=1e-12)
 PROMPT = torch.tensor([3, 1, 4, 1, 5])
 
@@ -29,20 +30,11 @@ def draw_text(length):
     return torch.tensor(tokens)
 
 
-@pytest.fixture(scope="module", params=["post", "pre"])
-def trained(request):
+@pytest.fixture(scope="module")
+def trained():
     """A regularized model after a second of training."""
     torch.manual_seed(0)
-    model = DEQTransformerLM(
-        vocab_size=VOCAB_SIZE,
-        features=16,
-        num_heads=2,
-        hidden_features=32,
-        norm=request.param,
-        memory_length=48,
-        std=0.05,
-        adjoint=OneStep(),
-    )
+    model = DEQTransformerLM(**SIZES, memory_length=48, std=0.05, adjoint=OneStep())
     columns = draw_text(8 * 401).view(8, 401)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for begin in [*range(0, 400, 10)] * 2:
@@ -62,8 +54,7 @@ def tokens_of(steps):
 def untrained(**options):
     """Return a model with one equilibrium that is easy to find, as what is injected outweighs the state."""
     torch.manual_seed(0)
-    options = {"memory_length": 48, "std": 0.1, **options}
-    model = DEQTransformerLM(vocab_size=VOCAB_SIZE, features=16, num_heads=2, hidden_features=32, **options)
+    model = DEQTransformerLM(**SIZES, **{"memory_length": 48, "std": 0.1, **options})
     model.double().eval().requires_grad_(False)
     for module in (model.cell.attention.qkv, model.cell.attention.position, model.cell.linear1, model.cell.linear2):
         module.g.mul_(0.3)
@@ -73,11 +64,26 @@ def untrained(**options):
 
 def explicit(**options):
     torch.manual_seed(0)
-    options = {"memory_length": 48, **options}
-    model = TransformerXL(
-        vocab_size=VOCAB_SIZE, num_layers=2, features=16, num_heads=2, hidden_features=32, std=0.1, **options
-    )
-    return model.double().eval()
+    return TransformerXL(**SIZES, num_layers=2, std=0.1, **{"memory_length": 48, **options}).double().eval()
+
+
+def without_carry(kind=EquilibriumTransformer):
+    torch.manual_seed(0)
+    options = {"depth": 2} if kind is StackedTransformer else {"residual_scale": 0.5}
+    return kind(kind="language", **SIZES, cutoffs=(8,), **options).double().eval().requires_grad_(False)
+
+
+def watch(layer, monkeypatch):
+    """Return a list of pairs that grows with each solve of a layer: its start, and its equilibrium."""
+    solves, solve = [], type(layer).solve
+
+    def watched(layer, *inputs, z0, **options):
+        eq = solve(layer, *inputs, z0=z0, **options)
+        solves.append((z0, eq.z))
+        return eq
+
+    monkeypatch.setattr(type(layer), "solve", watched)
+    return solves
 
 
 # Starts
@@ -85,17 +91,9 @@ def explicit(**options):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_start_of_the_solves_does_not_change_the_tokens(trained, temperature):
+    options = {"num_tokens": 40, "temperature": temperature, "solver": TIGHT}
     warm, cold = (
-        list(
-            trained.generate(
-                PROMPT,
-                num_tokens=40,
-                temperature=temperature,
-                generator=seeded(),
-                solver=TIGHT,
-                warm_start=warm_start,
-            )
-        )
+        list(trained.generate(PROMPT, **options, generator=seeded(), warm_start=warm_start))
         for warm_start in (True, False)
     )
     assert tokens_of(warm) == tokens_of(cold)
@@ -115,25 +113,17 @@ def test_a_warm_start_saves_evaluations_on_a_trained_model(trained):
 
 
 def test_a_warm_start_begins_at_the_equilibrium_of_the_last_position(trained, monkeypatch):
-    starts, values = [], []
-    solve = type(trained.layer).solve
-
-    def watch(layer, *inputs, z0, **options):
-        starts.append(z0)
-        eq = solve(layer, *inputs, z0=z0, **options)
-        values.append(eq.z)
-        return eq
-
-    monkeypatch.setattr(type(trained.layer), "solve", watch)
+    solves = watch(trained.layer, monkeypatch)
     list(trained.generate(PROMPT, num_tokens=3))
+    starts, values = zip(*solves, strict=True)
     # The prompt but its last token, and then one token at a time; nothing is read after the last one.
     assert [start.shape[1] for start in starts] == [4, 1, 1, 1]
     assert not starts[0].any()
     for start, value in zip(starts[1:], values, strict=False):
         assert torch.equal(start, value[:, -1:])
-    starts.clear()
+    solves.clear()
     list(trained.generate(PROMPT, num_tokens=3, warm_start=False))
-    assert not any(start.any() for start in starts)
+    assert not any(start.any() for start, _ in solves)
 
 
 # Probabilities
@@ -155,19 +145,39 @@ def test_token_by_token_is_one_long_segment(trained, warm_start):
     assert_probabilities_of(trained, PROMPT, list(steps), solver=TIGHT)
 
 
-def test_an_adaptive_softmax_and_a_window_change_nothing_of_that():
-    model = untrained(cutoffs=[5, 12], div_value=2, window=7)
-    assert_probabilities_of(
-        model, PROMPT, list(model.generate(PROMPT, num_tokens=20, generator=seeded(), solver=TIGHT)), solver=TIGHT
-    )
+READERS = {
+    "an adaptive softmax and a window": (lambda: untrained(cutoffs=[5, 12], div_value=2, window=7), 5),
+    "explicit": (explicit, 5),
+    # No position sees more of the past than the memory has.
+    "scrolls out of the memory": (lambda: explicit(memory_length=4, window=5), 30),
+    "without a carry": (without_carry, 5),
+    "explicit without a carry": (lambda: without_carry(StackedTransformer), 5),
+}
 
 
-def test_an_explicit_model_is_read_in_the_same_way():
-    model = explicit()
-    steps = list(generate(model, PROMPT, num_tokens=20, generator=seeded()))
-    assert_probabilities_of(model, PROMPT, steps)
-    assert {step.num_evals for step in steps} == {None}
+@pytest.mark.parametrize(("make", "prompt_length"), READERS.values(), ids=READERS)
+def test_models_of_all_kinds_read_in_the_same_way(make, prompt_length):
+    model, prompt = make(), draw_text(prompt_length)
+    is_explicit = isinstance(model, TransformerXL | StackedTransformer)
+    options = {} if is_explicit else {"solver": TIGHT}
+    steps = list(generate(model, prompt, num_tokens=20, generator=seeded(), **options))
+    assert_probabilities_of(model, prompt, steps, **options)
+    assert all((step.num_evals is None) == is_explicit for step in steps)
     assert not any(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("kind", [EquilibriumTransformer, StackedTransformer])
+def test_a_model_without_a_carry_sees_as_many_tokens_as_its_context_has(kind):
+    model, context = without_carry(kind), 4
+    options = {"solver": TIGHT} if kind is EquilibriumTransformer else {}
+    steps = list(generate(model, PROMPT, num_tokens=8, generator=seeded(), context=context, **options))
+    whole = torch.cat([PROMPT, torch.tensor(tokens_of(steps))])
+    for index, step in enumerate(steps):
+        end = len(PROMPT) + index
+        with torch.no_grad():
+            predictions = model(whole[None, end - context : end], **options)
+        expected = float(predictions.log_probabilities()[0, -1, step.token])
+        assert step.log_probability == pytest.approx(expected, abs=1e-8)
 
 
 def test_a_long_prompt_is_read_in_segments(trained, monkeypatch):
@@ -175,14 +185,6 @@ def test_a_long_prompt_is_read_in_segments(trained, monkeypatch):
     expected = tokens_of(trained.generate(prompt, num_tokens=10, temperature=0, solver=TIGHT))
     monkeypatch.setattr(generation, "PROMPT_SEGMENT", 7)
     assert tokens_of(trained.generate(prompt, num_tokens=10, temperature=0, solver=TIGHT)) == expected
-
-
-def test_a_prompt_scrolls_out_of_the_memory():
-    # No position sees more of the past than the memory has.
-    model = explicit(memory_length=4, window=5)
-    prompt = draw_text(30)
-    steps = list(generate(model, prompt, num_tokens=12, generator=seeded()))
-    assert_probabilities_of(model, prompt, steps)
 
 
 def test_a_model_without_memory_sees_the_last_token_only():
@@ -203,54 +205,12 @@ def test_tokens_come_as_they_are_asked_for_and_leave_no_trace():
     assert list(model.generate(PROMPT, num_tokens=0)) == []
 
 
-# Models that carry nothing on
-
-
-def without_carry(kind):
-    torch.manual_seed(0)
-    options = {"depth": 2} if kind is StackedTransformer else {"residual_scale": 0.5}
-    model = kind(
-        kind="language", vocab_size=VOCAB_SIZE, features=16, num_heads=2, hidden_features=32, cutoffs=(8,), **options
-    )
-    return model.double().eval().requires_grad_(False)
-
-
-@pytest.mark.parametrize("kind", [EquilibriumTransformer, StackedTransformer])
-def test_a_model_without_a_carry_reads_all_tokens_anew(kind):
-    model = without_carry(kind)
-    options = {"solver": TIGHT} if kind is EquilibriumTransformer else {}
-    steps = list(generate(model, PROMPT, num_tokens=20, generator=seeded(), **options))
-    assert_probabilities_of(model, PROMPT, steps, **options)
-    assert all((step.num_evals is None) == (kind is StackedTransformer) for step in steps)
-
-
-@pytest.mark.parametrize("kind", [EquilibriumTransformer, StackedTransformer])
-def test_a_model_without_a_carry_sees_as_many_tokens_as_its_context_has(kind):
-    model, context = without_carry(kind), 4
-    options = {"solver": TIGHT} if kind is EquilibriumTransformer else {}
-    steps = list(generate(model, PROMPT, num_tokens=8, generator=seeded(), context=context, **options))
-    whole = torch.cat([PROMPT, torch.tensor(tokens_of(steps))])
-    for index, step in enumerate(steps):
-        end = len(PROMPT) + index
-        with torch.no_grad():
-            predictions = model(whole[None, end - context : end], **options)
-        expected = float(predictions.log_probabilities()[0, -1, step.token])
-        assert step.log_probability == pytest.approx(expected, abs=1e-8)
-
-
 def test_a_warm_start_begins_at_all_known_equilibria_and_changes_no_token(monkeypatch):
-    model, starts, values = without_carry(EquilibriumTransformer), [], []
+    model = without_carry()
     cold = list(generate(model, PROMPT, num_tokens=8, temperature=0, solver=TIGHT, warm_start=False))
-    solve = type(model.layer).solve
-
-    def watch(layer, *inputs, z0, **options):
-        starts.append(z0)
-        eq = solve(layer, *inputs, z0=z0, **options)
-        values.append(eq.z)
-        return eq
-
-    monkeypatch.setattr(type(model.layer), "solve", watch)
+    solves = watch(model.layer, monkeypatch)
     warm = list(generate(model, PROMPT, num_tokens=8, temperature=0, solver=TIGHT, context=7))
+    starts, values = zip(*solves, strict=True)
     assert [start.shape[1] for start in starts] == [5, 6, 7, 7, 7, 7, 7, 7]
     assert not starts[0].any()
     for start, value in zip(starts[1:], values, strict=False):
@@ -260,7 +220,7 @@ def test_a_warm_start_begins_at_all_known_equilibria_and_changes_no_token(monkey
 
 
 def test_models_say_whether_they_are_language_models():
-    sizes = {"features": 16, "num_heads": 2, "hidden_features": 32}
+    sizes = {name: SIZES[name] for name in ("features", "num_heads", "hidden_features")}
     blocks = (EquilibriumTransformer, StackedTransformer)
     languages = [without_carry(kind) for kind in blocks] + [untrained(), explicit()]
     others = [kind(kind="image", **sizes) for kind in blocks] + [ToyDEQ()]
@@ -268,16 +228,21 @@ def test_models_say_whether_they_are_language_models():
     assert [vocabulary_size(model) for model in languages if is_language_model(model)] == [VOCAB_SIZE] * 4
     for model in others:
         assert not is_language_model(model)
-        with pytest.raises(ValueError, match="not a language model"):
+        with pytest.raises(ValueError, match=f"{type(model).__name__}, which is not a language model"):
             generate(model, PROMPT, num_tokens=3)
 
 
 # Draws
 
 
-def test_a_seed_stands_for_a_text(trained):
-    texts = [tokens_of(trained.generate(PROMPT, num_tokens=30, generator=seeded(seed))) for seed in (0, 0, 1)]
+def test_a_seed_stands_for_a_text_without_the_tokens_that_are_forbidden(trained):
+    forbidden = [token for token in range(VOCAB_SIZE) if token not in (2, 7)]
+    texts = [
+        tokens_of(trained.generate(PROMPT, num_tokens=20, generator=seeded(seed), forbidden=forbidden))
+        for seed in (0, 0, 1)
+    ]
     assert texts[0] == texts[1] != texts[2]
+    assert set(texts[0]) == {2, 7}
 
 
 def test_temperature_zero_takes_the_most_likely_token(trained):
@@ -286,6 +251,8 @@ def test_temperature_zero_takes_the_most_likely_token(trained):
     assert Sampling(temperature=0).draw(torch.tensor([0.2, 0.5, 0.3]).log()) == 1
     assert Sampling(temperature=0, forbidden=(1,)).draw(torch.tensor([0.2, 0.5, 0.3]).log()) == 2
     assert Sampling(temperature=0).draw(torch.tensor([0.1, 0.45, 0.45]).log()) == 1
+    # No division by zero.
+    assert Sampling(temperature=1e-300).probabilities(torch.tensor([0.2, 0.5, 0.3]).log()).tolist() == [0, 1, 0]
 
 
 def expected_probabilities(weights, *, temperature=1.0, top_k=None, top_p=None, forbidden=()):
@@ -335,41 +302,31 @@ def test_tokens_are_drawn_as_often_as_that(options):
     assert ((frequencies - expected).abs() <= 4 * (expected * (1 - expected) / num_draws).sqrt()).all()
 
 
-def test_a_very_low_temperature_is_no_division_by_zero():
-    probabilities = Sampling(temperature=1e-300).probabilities(torch.tensor([0.2, 0.5, 0.3]).log())
-    assert probabilities.tolist() == [0, 1, 0]
-
-
-def test_forbidden_tokens_do_not_come(trained):
-    forbidden = [token for token in range(VOCAB_SIZE) if token not in (2, 7)]
-    steps = list(trained.generate(PROMPT, num_tokens=20, generator=seeded(), forbidden=forbidden))
-    assert set(tokens_of(steps)) == {2, 7}
-
-
 # Refusals
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
+    ("make", "options", "problem"),
     [
-        ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"temperature": float("inf")}, "temperature is inf"),
-        ({"top_k": 0}, "top_k is 0"),
-        ({"top_p": 0.0}, "top_p is 0.0"),
-        ({"top_p": 1.5}, "top_p is 1.5"),
-        ({"num_tokens": -1}, "num_tokens is -1"),
-        ({"prompt": torch.tensor([], dtype=torch.int64)}, "at least one token"),
-        ({"prompt": torch.tensor([[1, 2]])}, r"of shape \(1, 2\)"),
-        ({"prompt": torch.tensor([1.0])}, r"prompt is torch\.float32"),
-        ({"prompt": torch.tensor([3, 20])}, "prompt has the token 20; tokens are numbered from 0 to 19"),
-        ({"prompt": torch.tensor([3, -1])}, "prompt has the token -1"),
+        (untrained, {"temperature": -1.0}, "temperature is -1.0"),
+        (untrained, {"temperature": float("nan")}, "temperature is nan"),
+        (untrained, {"temperature": float("inf")}, "temperature is inf"),
+        (untrained, {"top_k": 0}, "top_k is 0"),
+        (untrained, {"top_p": 0.0}, "top_p is 0.0"),
+        (untrained, {"top_p": 1.5}, "top_p is 1.5"),
+        (untrained, {"num_tokens": -1}, "num_tokens is -1"),
+        (untrained, {"prompt": torch.tensor([], dtype=torch.int64)}, "at least one token"),
+        (untrained, {"prompt": torch.tensor([[1, 2]])}, r"of shape \(1, 2\)"),
+        (untrained, {"prompt": torch.tensor([1.0])}, r"prompt is torch\.float32"),
+        (untrained, {"prompt": torch.tensor([3, 20])}, "has the token 20; tokens are numbered from 0 to 19"),
+        (untrained, {"prompt": torch.tensor([3, -1])}, "prompt has the token -1"),
+        (explicit, {"solver": TIGHT}, "TransformerXL is an explicit network"),
+        (without_carry, {"context": 0}, "context is 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_the_first_token(options, problem):
-    options = {"prompt": PROMPT, "num_tokens": 3, **options}
+def test_what_makes_no_sense_is_refused_before_the_first_token(make, options, problem):
     with pytest.raises(ValueError, match=problem):
-        untrained().generate(**options)
+        generate(make(), **{"prompt": PROMPT, "num_tokens": 3, **options})
 
 
 @pytest.mark.parametrize(
@@ -379,18 +336,6 @@ def test_what_makes_no_sense_is_refused_before_the_first_token(options, problem)
 def test_forbidding_what_cannot_be_forbidden_is_refused(forbidden, problem):
     with pytest.raises(ValueError, match=problem):
         next(untrained().generate(PROMPT, num_tokens=3, forbidden=forbidden))
-
-
-def test_what_is_no_language_model_and_what_needs_no_solver_is_refused():
-    with pytest.raises(ValueError, match="ToyDEQ, which is not a language model"):
-        generate(ToyDEQ(), PROMPT, num_tokens=3)
-    with pytest.raises(ValueError, match="TransformerXL is an explicit network"):
-        generate(explicit(), PROMPT, num_tokens=3, solver=TIGHT)
-
-
-def test_an_empty_context_is_refused():
-    with pytest.raises(ValueError, match="context is 0"):
-        generate(without_carry(EquilibriumTransformer), PROMPT, num_tokens=3, context=0)
 
 
 def test_a_model_that_went_wrong_says_so():
