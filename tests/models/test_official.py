@@ -23,7 +23,6 @@ from steadeq.models import (
     preset,
 )
 from steadeq.models.official import read_official
-from steadeq.models.pretrained import read_weights
 
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
@@ -201,18 +200,6 @@ def test_segmenters_come_back_with_the_loss_around_them(kernel_size):
     assert_equal(model, from_official(official, num_downsamplings=2))
 
 
-def test_classifiers_of_the_older_version_come_back():
-    model = tiny_classifier(post_affine=True)
-    official = official_mdeq(model)
-    assert_equal(model, from_official(official | copies(official, "fullstage", "fullstage_copy")))
-
-
-def test_classifiers_of_torchdeqs_zoo_come_back():
-    model = tiny_classifier(post_affine=True)
-    official = {n.replace("fullstage.", "full_stage."): tensor for n, tensor in official_mdeq(model).items()}
-    assert_equal(model, from_official(official))
-
-
 def test_normalized_fusions_of_torchdeqs_zoo_are_multiplied_out():
     model = tiny_classifier(post_affine=True)
     official = {n.replace("fullstage.", "full_stage."): tensor for n, tensor in official_mdeq(model).items()}
@@ -271,10 +258,18 @@ def test_dense_monotone_networks_come_back():
     assert (from_official(color).config.image_channels, from_official(color).config.image_size) == (3, 16)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "model.module.", "module.module."])
-def test_prefixes_of_wrapped_modules_do_not_matter(prefix):
-    model = tiny_classifier()
-    assert_equal(model, from_official({f"{prefix}{name}": w for name, w in official_mdeq(model).items()}))
+PREFIXES = ("module.", "model.", "module.model.", "model.module.", "module.module.")
+LAYOUTS = {
+    "older": lambda official: official | copies(official, "fullstage", "fullstage_copy"),
+    "torchdeq's zoo": lambda official: {name.replace("fullstage.", "full_stage."): w for name, w in official.items()},
+    **{p: lambda official, p=p: {f"{p}{name}": w for name, w in official.items()} for p in PREFIXES},
+}
+
+
+@pytest.mark.parametrize("change", LAYOUTS.values(), ids=LAYOUTS)
+def test_classifiers_of_other_versions_and_of_wrapped_modules_come_back(change):
+    model = tiny_classifier(post_affine=True)
+    assert_equal(model, from_official(change(official_mdeq(model))))
 
 
 @pytest.mark.parametrize("wrapper", ["state_dict", "model_state_dict", "model"])
@@ -289,10 +284,6 @@ def test_training_checkpoints_are_read_from_files(wrapper, has_old_format, tmp_p
     torch.save(content, path, _use_new_zipfile_serialization=not has_old_format)
     assert_equal(model, from_official(path))
     assert_equal(model, from_official(str(path)))
-
-
-def test_safetensors_are_read(tmp_path):
-    model = tiny_classifier()
     save_file(official_mdeq(model), tmp_path / "model.safetensors")
     assert_equal(model, from_official(tmp_path / "model.safetensors"))
 
@@ -356,6 +347,14 @@ def test_fields_that_contradict_the_weights_are_refused():
         from_official(official, group=4)
     with pytest.raises(ValueError, match=r"crit.out_projs.1.weight is not equal to word_emb.emb_projs.1.weight"):
         from_official(official_transformer(tiny_transformer(tied="none")), tied="tails")
+    untied = official_transformer(tiny_transformer())
+    untied["crit.out_layers.1.weight"] = untied["crit.out_layers.1.weight"] + 1
+    with pytest.raises(ValueError, match=r"crit.out_layers.1.weight is not equal to word_emb.emb_layers.1.weight"):
+        from_official(untied)
+    narrow = official_mdeq(tiny_classifier(channels=(28, 28, 28), groups=4))
+    with pytest.raises(ValueError, match=r"multiple of groups \(8\)"):
+        from_official(narrow)
+    assert from_official(narrow, groups=4).config.groups == 4
     with pytest.raises(ValueError, match="the preset 'resnet/18' is another model"):
         read_official(official, preset_name="resnet/18")
     with pytest.raises(
@@ -364,17 +363,10 @@ def test_fields_that_contradict_the_weights_are_refused():
         read_official(official, preset_name="mdeq/cifar10-tiny")
 
 
-def test_widths_that_default_groups_do_not_divide_need_the_groups():
-    official = official_mdeq(tiny_classifier(channels=(28, 28, 28), groups=4))
-    with pytest.raises(ValueError, match=r"multiple of groups \(8\)"):
-        from_official(official)
-    assert from_official(official, groups=4).config.groups == 4
-
-
 # What is refused
 
 
-def test_every_weight_that_does_not_fit_is_named():
+def test_every_weight_that_is_missing_or_does_not_fit_is_named():
     official = official_mdeq(tiny_classifier())
     del official["final_layer.1.bias"], official["stage0.1.running_mean"]
     official["final_layer.0.bias"] = torch.zeros(7)
@@ -390,23 +382,11 @@ def test_every_weight_that_does_not_fit_is_named():
     ):
         assert problem in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "name", ["downsample.0.weight", "fullstage.branches.1.blocks.0.gn2.weight", "classifier.weight"]
-)
-def test_a_missing_weight_that_the_config_is_inferred_from_is_named(name):
-    official = official_mdeq(tiny_classifier())
-    del official[name]
-    with pytest.raises(ValueError, match=rf"{name} is missing"):
-        from_official(official)
-
-
-def test_tables_that_are_not_tied_are_refused():
-    official = official_transformer(tiny_transformer())
-    official["crit.out_layers.1.weight"] = official["crit.out_layers.1.weight"] + 1
-    with pytest.raises(ValueError, match=r"crit.out_layers.1.weight is not equal to word_emb.emb_layers.1.weight"):
-        from_official(official)
+    # These the config is inferred from.
+    for name in ("downsample.0.weight", "fullstage.branches.1.blocks.0.gn2.weight", "classifier.weight"):
+        rest = {other: weight for other, weight in official.items() if other != name}
+        with pytest.raises(ValueError, match=rf"{name} is missing"):
+            from_official(rest)
 
 
 def test_other_networks_are_refused():
@@ -479,13 +459,3 @@ def test_no_checkpoint_takes_more_than_its_size(bomb, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "load", lambda *_, **__: {})
     with pytest.raises(ValueError, match=r"bomb\.pth is damaged or not a file of weights"):
         from_official(tmp_path / "bomb.pth")
-
-
-@pytest.mark.parametrize("is_recent", [True, False])
-def test_checkpoints_of_all_ages_are_read(is_recent, tmp_path):
-    weights = {"a": torch.arange(3.0), "steps": 7, "rate": 1e-3, "nested": [{"b": torch.zeros(2, dtype=torch.int64)}]}
-    torch.save(weights, tmp_path / "weights.pth", _use_new_zipfile_serialization=is_recent)
-    found = read_weights(tmp_path / "weights.pth")
-    assert torch.equal(found["a"], weights["a"])
-    assert torch.equal(found["nested"][0]["b"], weights["nested"][0]["b"])
-    assert (found["steps"], found["rate"]) == (7, 1e-3)

@@ -103,18 +103,13 @@ def output(model, x):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_model_comes_back_bit_for_bit(name, dtype, tmp_path):
+def test_a_model_comes_back_bit_for_bit(name, tmp_path):
     make, x = MODELS[name]
-    model = make().to(dtype)
-    x = x.to(dtype) if x.is_floating_point() else x
+    model = make()
     output(model, x)  # running means that are not those of a new model
     model.save_pretrained(tmp_path / "new" / "folder")
-    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == [
-        "README.md",
-        "config.json",
-        "model.safetensors",
-    ]
+    names = sorted(p.name for p in (tmp_path / "new" / "folder").iterdir())
+    assert names == ["README.md", "config.json", "model.safetensors"]
     loaded = type(model).from_pretrained(tmp_path / "new" / "folder")
     assert type(loaded) is type(model)
     assert loaded.config == model.config
@@ -129,12 +124,12 @@ def test_a_model_comes_back_bit_for_bit(name, dtype, tmp_path):
     assert all(map(torch.equal, *((ours, theirs) if isinstance(ours, tuple) else ([ours], [theirs]))))
 
 
-def test_the_config_names_its_class_and_all_fields(tmp_path):
+def test_the_config_names_its_class_and_all_fields_so_that_any_class_above_finds_the_model(tmp_path):
     ToyDEQ(hidden=6).save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text()) == {
-        "class": "steadeq.models.toy:ToyDEQ.Config",
-        "hidden": 6,
-    }
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written == {"class": "steadeq.models.toy:ToyDEQ.Config", "hidden": 6}
+    for kind in (PretrainedModel, AbstractEquilibriumModel, ToyDEQ):
+        assert type(kind.from_pretrained(tmp_path)) is ToyDEQ
 
 
 def test_what_is_shared_is_written_once_and_stays_shared(tmp_path):
@@ -142,12 +137,6 @@ def test_what_is_shared_is_written_once_and_stays_shared(tmp_path):
     assert "second.weight" not in load_file(tmp_path / "model.safetensors")
     loaded = Mine.from_pretrained(tmp_path)
     assert loaded.second.weight is loaded.first.weight
-
-
-def test_any_class_above_finds_the_model(tmp_path):
-    ToyDEQ(hidden=6).save_pretrained(tmp_path)
-    for kind in (PretrainedModel, AbstractEquilibriumModel, ToyDEQ):
-        assert type(kind.from_pretrained(tmp_path)) is ToyDEQ
 
 
 def test_solver_adjoint_and_fields_can_be_given(tmp_path):
@@ -355,45 +344,64 @@ def test_a_counter_is_not_taken_from_a_number_of_another_kind(tmp_path):
         Mine.from_pretrained(tmp_path)
 
 
-def test_half_precision_is_kept_as_it_was_saved(tmp_path):
-    ToyDEQ(hidden=6).half().save_pretrained(tmp_path)
-    assert {tensor.dtype for tensor in ToyDEQ.from_pretrained(tmp_path).parameters()} == {torch.float16}
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_the_precision_is_kept_as_it_was_saved(dtype, tmp_path):
+    model = ToyDEQ(hidden=6).to(dtype)
+    model.save_pretrained(tmp_path)
+    loaded = ToyDEQ.from_pretrained(tmp_path)
+    assert all(map(torch.equal, loaded.parameters(), model.parameters()))
+    assert {tensor.dtype for tensor in loaded.parameters()} == {dtype}
 
 
 # The Hub
 
+UNREADABLE = "is not a local folder, and cannot be read from the Hugging Face Hub: "
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+HOSTILE = {
+    "an ETag that leads out of the cache": ({"ETag": '"../../../../escaped"'}, 200),
+    "a linked ETag that leads out of the cache": ({"X-Linked-Etag": '"../../../../escaped"'}, 200),
+    "an ETag that is a path": ({"ETag": '"{folder}/escaped"'}, 200),
+    "a commit that leads out of the cache": ({"X-Repo-Commit": "../../../../escaped"}, 200),
+    "a commit of no file": ({"X-Repo-Commit": "../../../../escaped", "X-Error-Code": "EntryNotFound"}, 404),
+    "redirects to itself": ({"Location": "/hostile/5/resolve/main/config.json"}, 302),
+    "redirects to nowhere": ({"Location": "http://[::1"}, 307),
+    "redirects to a file": ({"Location": "file:///etc/passwd"}, 302),
+}
+"""Headers that the client makes names of files of, or that send it in circles, with their status."""
+
+
 class Hub(BaseHTTPRequestHandler):
-    """Serves a folder as the model `someone/toy`, in the way of the Hub."""
+    """Serves a folder as the model `someone/toy`, in the way of the Hub, and `hostile/N` with the headers of above."""
 
     folder: Path
     requests: ClassVar[list[str]] = []
 
     def do_GET(self):
-        self.answer(has_body=True)
-
-    def do_HEAD(self):
-        self.answer(has_body=False)
-
-    def answer(self, *, has_body):
         self.requests.append(self.path)
         name, _, place = self.path.removeprefix("/").partition("/resolve/")
         revision, _, file = place.partition("/")
         path = self.folder / file
         is_known = name == "someone/toy" and revision in ("main", COMMIT) and path.is_file()
-        content = path.read_bytes() if is_known else b""
-        self.send_response(200 if is_known else 404)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("X-Repo-Commit", COMMIT)
-        if is_known:
-            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        content, status = (path.read_bytes(), 200) if is_known else (b"", 404)
+        headers = {"X-Repo-Commit": COMMIT, "Content-Length": str(len(content))}
+        if name.startswith("hostile/"):
+            more, status = list(HOSTILE.values())[int(name.removeprefix("hostile/"))]
+            more = {key: value.format(folder=self.folder.parent) for key, value in more.items()}
+            headers |= {"ETag": '"a"', **more}
+        elif is_known:
+            headers["ETag"] = f'"{hashlib.sha256(content).hexdigest()}"'
         else:
-            self.send_header("X-Error-Code", "EntryNotFound" if name == "someone/toy" else "RepoNotFound")
+            headers["X-Error-Code"] = "EntryNotFound" if name == "someone/toy" else "RepoNotFound"
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
         self.end_headers()
-        if has_body:
+        if self.command == "GET":
             self.wfile.write(content)
+
+    do_HEAD = do_GET
 
     def log_message(self, *_args):
         pass
@@ -410,8 +418,14 @@ for name in sys.argv[1:]:
 """
 
 
-def ask_hub(handler: type, folder: Path, *names: str) -> subprocess.CompletedProcess:
-    """Load models by their names in another process, from a Hub that a handler is."""
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """Load models by their names from a Hub, in another process; return its folder, its requests and what is said."""
+    pytest.importorskip("huggingface_hub")
+    folder = tmp_path_factory.mktemp("hub")
+    ToyDEQ(hidden=6).save_pretrained(folder / "served")
+    names = ["someone/toy", "someone/else", "...", *(f"hostile/{number}" for number in range(len(HOSTILE)))]
+    handler = type("Handler", (Hub,), {"folder": folder / "served", "requests": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         environment = {
@@ -422,76 +436,32 @@ def ask_hub(handler: type, folder: Path, *names: str) -> subprocess.CompletedPro
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(Path(steadeq.__file__).parents[1]),
         }
+        command = [sys.executable, "-c", SCRIPT, *names]
         result = subprocess.run(
-            [sys.executable, "-c", SCRIPT, *names],
-            env=environment,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
+            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300, check=False
         )
         server.shutdown()
-    return result
-
-
-def test_a_model_comes_from_the_hub_and_what_is_not_there_is_refused(tmp_path):
-    pytest.importorskip("huggingface_hub")
-    model = ToyDEQ(hidden=6)
-    model.save_pretrained(tmp_path / "served")
-    handler = type("Handler", (Hub,), {"folder": tmp_path / "served", "requests": []})
-    result = ask_hub(handler, tmp_path, "someone/toy", "someone/else", "...")
-    assert result.returncode == 0, result.stderr
-    total, missing, invalid = result.stdout.splitlines()
-    assert float(total) == float(model.layer.cell.b.detach().double().sum())
-    # The weights are those of the commit that the config came from.
-    assert f"/someone/toy/resolve/{COMMIT}/model.safetensors" in handler.requests
-    assert missing.startswith("someone/else is not a local folder, and cannot be read from the Hugging Face Hub: ")
-    assert invalid.startswith("... is not a local folder")
-
-
-HOSTILE = {
-    "an ETag that leads out of the cache": ({"ETag": '"../../../../escaped"'}, 200),
-    "a linked ETag that leads out of the cache": ({"X-Linked-Etag": '"../../../../escaped"'}, 200),
-    "an ETag that is a path": ({"ETag": '"{folder}/escaped"'}, 200),
-    "a commit that leads out of the cache": ({"X-Repo-Commit": "../../../../escaped"}, 200),
-    "a commit of no file": ({"X-Repo-Commit": "../../../../escaped", "X-Error-Code": "EntryNotFound"}, 404),
-    "redirects to itself": ({"Location": "/hostile/5/resolve/main/config.json"}, 302),
-    "redirects to nowhere": ({"Location": "http://[::1"}, 307),
-    "redirects to a file": ({"Location": "file:///etc/passwd"}, 302),
-}
-
-
-class HostileHub(BaseHTTPRequestHandler):
-    """Answers with headers that the client makes names of files of, or sends the client in circles."""
-
-    folder: Path
-
-    def do_GET(self):
-        number = int(self.path.split("/")[2])
-        headers, status = list(HOSTILE.values())[number]
-        self.send_response(status)
-        for name, value in {"ETag": '"a"', "X-Repo-Commit": COMMIT, "Content-Length": "0", **headers}.items():
-            self.send_header(name, value.format(folder=self.folder))
-        self.end_headers()
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_args):
-        pass
-
-
-def test_a_hostile_hub_is_a_sentence_and_writes_nothing_outside_of_the_cache(tmp_path):
-    pytest.importorskip("huggingface_hub")
-    names = [f"hostile/{number}" for number in range(len(HOSTILE))]
-    result = ask_hub(type("Handler", (HostileHub,), {"folder": tmp_path}), tmp_path, *names)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert len(lines) == len(names), lines
-    for name, line in zip(names, lines, strict=True):
-        assert line.startswith(f"{name} is not a local folder, and cannot be read from the Hugging Face Hub: ")
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
-    assert not list(tmp_path.rglob("*escaped*"))
+    return folder, handler.requests, dict(zip(names, lines, strict=True))
+
+
+def test_a_model_comes_from_the_hub_and_what_is_not_there_is_refused(asked):
+    folder, requests, said = asked
+    bias = ToyDEQ.from_pretrained(folder / "served").layer.cell.b
+    assert float(said["someone/toy"]) == float(bias.detach().double().sum())
+    # The weights are those of the commit that the config came from.
+    assert f"/someone/toy/resolve/{COMMIT}/model.safetensors" in requests
+    assert said["someone/else"].startswith(f"someone/else {UNREADABLE}")
+    assert said["..."].startswith("... is not a local folder")
+
+
+def test_a_hostile_hub_is_a_sentence_and_writes_nothing_outside_of_the_cache(asked):
+    folder, _, said = asked
+    for name in (f"hostile/{number}" for number in range(len(HOSTILE))):
+        assert said[name].startswith(f"{name} {UNREADABLE}")
+    assert sorted(path.name for path in folder.iterdir()) == ["cache", "served"]
+    assert not list(folder.rglob("*escaped*"))
 
 
 def test_without_the_package_a_name_on_the_hub_says_what_to_install(monkeypatch):
