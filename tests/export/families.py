@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from steadeq import DEQ
 from steadeq.models import (
     ConvDEQ,
+    DenseNet,
     DEQTransformerLM,
     EquilibriumTransformer,
     LoopedConv,
@@ -46,7 +47,10 @@ EQUILIBRIA: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "toy": lambda: (ToyDEQ(), torch.randn(4, 1)),
     "sequential": lambda: (nn.Sequential(nn.Linear(3, 4), DEQ(Cell()), nn.Linear(4, 2)), torch.randn(4, 3)),
     "conv": lambda: (ConvDEQ(channels=8, hidden=8), images(1, 8)),
-    "mdeq": lambda: (MDEQClassifier(channels=(8, 16), groups=4, expansion=2, final_channels=16), images(3, 8)),
+    "mdeq": lambda: (
+        MDEQClassifier(channels=(8, 16), groups=4, expansion=2, final_channels=16, dropout=0.3),
+        images(3, 8),
+    ),
     "mdeq segmenter": lambda: (MDEQSegmenter(channels=(8,), groups=4, expansion=1, num_downsamplings=1), images(3, 8)),
     "monotone": lambda: (MonotoneDEQ(channels=4), images(1, 8)),
     "monotone dense": lambda: (MonotoneDEQ(channels=6, kind="dense"), images(1, 8)),
@@ -62,12 +66,14 @@ EQUILIBRIA: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
         tokens(20, 6),
     ),
     "deq transformer": lambda: (DEQTransformerLM(**TEXT, memory_length=4), tokens(50, 6)),
-    "adaptive softmax": lambda: (DEQTransformerLM(**TEXT, cutoffs=(10, 30), div_value=2), tokens(50, 6)),
+    "adaptive softmax": lambda: (DEQTransformerLM(**TEXT, cutoffs=(10, 30), div_value=2, tied="tails"), tokens(50, 6)),
     "looped": lambda: (LoopedConv(channels=8), torch.randn(4, 1, 8)),
 }
 
 EXPLICIT: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "resnet": lambda: (ResNet(widths=(8, 16), blocks=(1, 1)), images(3, 8)),
+    "bottlenecks": lambda: (ResNet(block="bottleneck", widths=(4, 8), blocks=(2, 1), stem="cifar"), images(3, 8)),
+    "densenet": lambda: (DenseNet(blocks=(1, 1), growth=4, width=8, stem="cifar"), images(3, 8)),
     "transformer-xl": lambda: (TransformerXL(**TEXT, num_layers=2), tokens(50, 6)),
     "tied": lambda: (TiedTransformer(**TEXT, depth=3), tokens(50, 6)),
     "stacked": lambda: (

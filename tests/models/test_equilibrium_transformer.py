@@ -101,17 +101,6 @@ def test_a_cell_is_its_definition_and_concatenation_begins_as_the_sum(injection)
     torch.testing.assert_close(cell(z, x, positions), z + 0.4 * (image - z))
 
 
-def test_relaxation_and_its_absence_have_the_same_equilibrium():
-    states = []
-    for relaxation in (1.0, 0.5):
-        model = make("grid", relaxation=relaxation).double()
-        with torch.no_grad():
-            _, eq = model.solve(sample("grid"), solver=TIGHT)
-        assert eq.stats.converged.all()
-        states.append(eq.z)
-    torch.testing.assert_close(*states, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize(("shape", "causal"), [((5,), True), ((3, 4), False)])
 @each_norm
 def test_fused_and_written_out_attention_agree(norm, shape, causal):
@@ -198,20 +187,6 @@ def test_a_later_token_changes_nothing_before_it_at_any_evaluation(norm, attenti
             assert not torch.equal(z[:, 3:], other[:, 3:])
 
 
-@each_norm
-def test_no_gradient_of_an_equilibrium_reaches_a_later_token(norm):
-    model = make("language", norm=norm).double()
-    z0, (x, positions) = model.encode(sample("language", 1))
-    x = x.detach().requires_grad_()
-    eq = model.layer.solve(x, positions, z0=z0, solver=TIGHT, adjoint=EXACT)
-    assert eq.stats.converged.all()
-    for i in range(5):
-        (gradient,) = torch.autograd.grad(eq.z[:, i, 0].sum(), x, retain_graph=True)
-        reached = gradient.abs().sum(dim=(0, 2))
-        assert (reached[: i + 1] > 1e-6).all()
-        assert not reached[i + 1 :].any()
-
-
 @pytest.mark.parametrize("kind", ["image", "grid"])
 def test_images_and_grids_see_all_of_themselves(kind):
     model = make(kind).double()
@@ -250,19 +225,6 @@ def test_without_an_outer_norm_the_skips_of_a_pre_norm_block_leave_a_radius_of_o
 
 
 @each_kind
-def test_a_sample_does_not_feel_the_others(kind):
-    model = make(kind).double()
-    x = sample(kind, 4)
-    solver = Anderson(max_evals=30, tol=1e-6)
-    with torch.no_grad():
-        together, eq = model.solve(x, solver=solver)
-        for b in range(len(x)):
-            alone, own = model.solve(x[b : b + 1], solver=solver)
-            torch.testing.assert_close(as_tensor(alone)[0], as_tensor(together)[b], rtol=1e-9, atol=1e-9)
-            assert own.stats.num_evals[0] == eq.stats.num_evals[b]
-
-
-@each_kind
 @pytest.mark.parametrize("fields", [{}, {"norm": "post", "injection": "concat", "num_blocks": 2, "attention": "fused"}])
 def test_gradients_through_the_solve_are_those_of_differences(kind, fields):
     model = make(kind, **fields).double()
@@ -290,19 +252,6 @@ def test_gradients_through_the_solve_are_those_of_differences(kind, fields):
 
 
 # The penalty
-
-
-@each_kind
-@each_norm
-def test_the_penalty_has_a_gradient_with_written_out_attention(kind, norm):
-    model = make(kind, norm=norm).double()
-    _, eq = model.solve(sample(kind))
-    penalty = jacobian_penalty(eq, generator=torch.Generator().manual_seed(0))
-    gradients = torch.autograd.grad(penalty, list(model.layer.cell.parameters()), allow_unused=True)
-    for (name, _), gradient in zip(model.layer.cell.named_parameters(), gradients, strict=True):
-        assert gradient is not None, name
-        assert gradient.isfinite().all(), name
-        assert gradient.any(), name
 
 
 def test_the_penalty_of_fused_attention_is_refused_unless_it_takes_differences():

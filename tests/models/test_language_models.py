@@ -303,18 +303,6 @@ def test_language_models_solve_with_weights_from_prefixes_unless_told_otherwise(
     assert EquilibriumTransformer(kind="language", solver=Picard(), **sizes).layer.solver == Picard()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_a_batch_do_not_see_each_other(kind):
-    model = make(kind)
-    tokens = draw(B, L)
-    carry = model(draw(B, 5)).carry
-    with torch.no_grad():
-        together = read(model, tokens, carry).log_probabilities()
-        for row in range(B):
-            alone = read(model, tokens[row, None], tuple(part[row, None] for part in carry)).log_probabilities()
-            torch.testing.assert_close(alone[0], together[row], atol=1e-8, rtol=0)
-
-
 # Training
 
 

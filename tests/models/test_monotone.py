@@ -22,7 +22,6 @@ from steadeq.models.monotone import (
     MonotoneLinear,
     MonotoneMultiConv,
     norm_bound,
-    resolvent,
 )
 
 KINDS = ("dense", "conv", "multi")
@@ -219,16 +218,6 @@ def test_both_splittings_reach_the_equilibrium(kind):
 
 @pytest.mark.parametrize("splitting", SPLITTINGS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_equilibrium_is_the_same_from_every_start(kind, splitting):
-    operator, shape = make_operator(kind, gain=2.0)
-    x = to_state(torch.randn(1, dim_of(shape), dtype=torch.float64).expand(5, -1), shape)
-    start = random_state(5, shape, scale=torch.logspace(-2, 3, 5, dtype=torch.float64)[:, None])
-    z = to_matrix(solve(operator, x, splitting=splitting, z0=start)[0])
-    torch.testing.assert_close(z, z[:1].expand(5, -1), rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize("splitting", SPLITTINGS)
-@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_finite_differences(kind, splitting):
     operator, shape = make_operator(kind)
     cell = MonotoneCell(operator, splitting=splitting)
@@ -306,22 +295,6 @@ def test_a_cell_that_prepares_its_own_step_has_a_second_derivative():
         (slope,) = torch.autograd.grad(cell.equilibrium(u).pow(3).sum(), x, create_graph=True)
         results.append(torch.autograd.grad(slope.square().sum(), [x, *operator.parameters()]))
     torch.testing.assert_close(*results, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("splitting", SPLITTINGS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_samples_do_not_depend_on_their_batch(kind, splitting):
-    model = small_model(kind=kind, splitting=splitting, solver=Picard(max_evals=500, tol=1e-6))
-    # Of different difficulty, so that some leave the batch before others.
-    x = (
-        torch.randn(9, 1, 4, 4, dtype=torch.float64)
-        * torch.logspace(-3, 3, 9, dtype=torch.float64)[:, None, None, None]
-    )
-    with torch.no_grad():
-        together, eq = model.solve(x)
-        alone = [model.solve(sample[None]) for sample in x]
-    torch.testing.assert_close(together, torch.cat([logits for logits, _ in alone]), rtol=1e-10, atol=1e-10)
-    assert eq.stats.num_evals.tolist() == [int(single.stats.num_evals) for _, single in alone]
 
 
 @pytest.mark.parametrize(
@@ -411,13 +384,6 @@ def test_arguments_that_make_no_sense_are_refused(options, message):
 def test_tiers_of_odd_images_are_refused(size):
     with pytest.raises(ValueError, match=f"size is {max(size)}; 2 tiers need a multiple of 2"):
         MonotoneMultiConv(channels=(2, 2), size=size)
-
-
-def test_the_resolvent_is_a_contraction():
-    operator, _ = make_operator("conv", gain=20.0, m=0.5)
-    for alpha in (0.1, 1.0, 10.0):
-        largest = torch.linalg.matrix_norm(resolvent(operator.blocks(), alpha)[0], ord=2).max()
-        assert largest <= 1 / (1 + alpha * 0.5) + 1e-12
 
 
 def test_it_has_the_second_derivative_of_a_long_loop():

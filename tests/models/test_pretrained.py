@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from export.families import EQUILIBRIA, EXPLICIT
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -23,24 +24,12 @@ from steadeq.models import (
     MDEQ,
     AbstractEquilibriumModel,
     AbstractModelConfig,
-    ConvDEQ,
-    DenseNet,
-    DEQTransformerLM,
-    EquilibriumTransformer,
-    LoopedConv,
     MDEQClassifier,
-    MDEQSegmenter,
-    MonotoneDEQ,
     PretrainedModel,
     ResNet,
-    StackedTransformer,
-    TiedTransformer,
     ToyDEQ,
-    TransformerXL,
 )
 
-TEXT = {"vocab_size": 30, "features": 8, "num_heads": 2, "hidden_features": 12, "cutoffs": (10,), "div_value": 2.0}
-GRID = {"vocab_size": 20, "features": 8, "num_heads": 1, "hidden_features": 12, "num_classes": 3}
 IMAGES = {"channels": (8, 8), "expansion": 2}
 
 
@@ -77,22 +66,9 @@ class Mine(AbstractEquilibriumModel):
 
 
 MODELS = {
-    "toy": (lambda: ToyDEQ(hidden=6), torch.ones(2, 1)),
-    "conv": (lambda: ConvDEQ(channels=4, hidden=8), torch.ones(2, 1, 8, 8)),
-    "mdeq": (lambda: MDEQ(**IMAGES), torch.ones(1, 3, 8, 8)),
-    "classifier": (lambda: MDEQClassifier(**IMAGES, final_channels=8, dropout=0.3), torch.ones(1, 3, 8, 8)),
-    "segmenter": (lambda: MDEQSegmenter(**IMAGES, num_downsamplings=1), torch.ones(1, 3, 16, 16)),
-    "monotone": (lambda: MonotoneDEQ(channels=4), torch.ones(2, 1, 8, 8)),
-    "dense monotone": (lambda: MonotoneDEQ(channels=4, kind="dense"), torch.ones(2, 1, 8, 8)),
-    "resnet": (lambda: ResNet(blocks=(1, 1), widths=(4, 8)), torch.ones(2, 3, 8, 8)),
-    "densenet": (lambda: DenseNet(blocks=(1, 1), growth=4, width=8, stem="cifar"), torch.ones(2, 3, 8, 8)),
-    "deq-transformer": (lambda: DEQTransformerLM(**TEXT, tied="tails"), torch.arange(10).reshape(2, 5)),
-    "transformer-xl": (lambda: TransformerXL(**TEXT, num_layers=2), torch.arange(10).reshape(2, 5)),
-    "tied transformer": (lambda: TiedTransformer(**TEXT, depth=3), torch.arange(10).reshape(2, 5)),
-    "modern": (lambda: EquilibriumTransformer(kind="language", **TEXT, norm="post"), torch.arange(10).reshape(2, 5)),
-    "stacked": (lambda: StackedTransformer(kind="grid", **GRID, depth=2), torch.arange(12).reshape(1, 3, 4)),
-    "looped": (lambda: LoopedConv(channels=4), torch.ones(2, 1, 9)),
-    "of a user": (lambda: Mine(Mine.Config(scale=2.0, note="é")), torch.ones(2, 4)),
+    **{name: make for name, make in (EQUILIBRIA | EXPLICIT).items() if name != "sequential"},
+    "mdeq backbone": lambda: (MDEQ(**IMAGES), torch.ones(1, 3, 8, 8)),
+    "of a user": lambda: (Mine(Mine.Config(scale=2.0, note="é")), torch.ones(2, 4)),
 }
 
 
@@ -104,8 +80,7 @@ def output(model, x):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_comes_back_bit_for_bit(name, tmp_path):
-    make, x = MODELS[name]
-    model = make()
+    model, x = MODELS[name]()
     output(model, x)  # running means that are not those of a new model
     model.save_pretrained(tmp_path / "new" / "folder")
     names = sorted(p.name for p in (tmp_path / "new" / "folder").iterdir())
@@ -261,9 +236,9 @@ def test_a_model_without_a_config_says_what_it_needs(tmp_path):
 @pytest.mark.parametrize("name", MODELS)
 def test_models_are_looked_at_before_they_take_memory(name, tmp_path, monkeypatch):
     """Every model of ours can be built without memory, so that its config is compared with the weights first."""
-    MODELS[name][0]().save_pretrained(tmp_path)
-    builds = []
-    kind = type(MODELS[name][0]().config)
+    model, _ = MODELS[name]()
+    model.save_pretrained(tmp_path)
+    builds, kind = [], type(model.config)
     plain = kind.build
     monkeypatch.setattr(kind, "build", lambda self: builds.append(torch.get_default_device().type) or plain(self))
     PretrainedModel.from_pretrained(tmp_path)
@@ -296,11 +271,11 @@ HUGE = {
     "a negative size": ("toy", {"hidden": -(10**9)}, ""),
     "many layers": ("transformer-xl", {"num_layers": 10**12}, "more parameters than"),
     "many blocks": ("resnet", {"blocks": [10**9, 1]}, "more parameters than"),
-    "many halvings": ("mdeq", {"num_downsamplings": 3 * 10**7}, "more parameters than"),
+    "many halvings": ("mdeq backbone", {"num_downsamplings": 3 * 10**7}, "more parameters than"),
     "many widths": ("resnet", {"widths": [4] * 5000, "blocks": [1] * 5000}, ""),
-    "many cutoffs": ("deq-transformer", {"cutoffs": [4] * 3000}, "strictly between 0 and 30 tokens"),
-    "channels": ("mdeq", {"channels": [10**9, 10**9]}, ""),
-    "tokens": ("deq-transformer", {"vocab_size": 10**12}, ""),
+    "many cutoffs": ("deq transformer", {"cutoffs": [4] * 3000}, "strictly between 0 and 50 tokens"),
+    "channels": ("mdeq backbone", {"channels": [10**9, 10**9]}, ""),
+    "tokens": ("deq transformer", {"vocab_size": 10**12}, ""),
     "a list for a class": ("toy", {"class": ["steadeq.models.toy:ToyDEQ.Config"]}, "class is ['steadeq"),
     "an object for a class": ("toy", {"class": {"a:b": 1}}, "class is {'a:b': 1}"),
     "a long class": ("toy", {"class": "a:" + 10**5 * "b"}, "..."),
@@ -311,7 +286,7 @@ HUGE = {
 @pytest.mark.parametrize("case", HUGE)
 def test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory(case, tmp_path):
     name, changes, message = HUGE[case]
-    MODELS[name][0]().save_pretrained(tmp_path)
+    MODELS[name]()[0].save_pretrained(tmp_path)
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **changes}))
     start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

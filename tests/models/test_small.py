@@ -3,16 +3,11 @@
 import pytest
 import torch
 
-from steadeq import GMRES, Anderson, Broyden, Equilibrium, Implicit, models
-from steadeq.models import AbstractEquilibriumModel, ConvDEQ, ToyDEQ
+from steadeq import GMRES, Anderson, Implicit, models
+from steadeq.models import ConvDEQ, ToyDEQ
 
 TIGHT = Anderson(max_evals=100, tol=1e-12)
 EXACT = Implicit(GMRES(max_evals=100, tol=1e-12))
-SHAPES = {"toy": (1,), "conv/digits": (1, 8, 8)}
-
-
-def make_input(name: str, batch: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(batch, *SHAPES[name], dtype=dtype, generator=torch.Generator().manual_seed(1))
 
 
 def test_the_toy_model_has_the_200_parameters_of_the_paper():
@@ -49,31 +44,6 @@ def test_the_conv_cell_is_its_formula():
     torch.testing.assert_close(cell(z, x), cell.norm3(torch.relu(x + cell.norm2(cell.conv2(h)))))
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_a_sample_does_not_feel_the_others(name):
-    model = models.create(name).double()
-    x = make_input(name, dtype=torch.float64)
-    solver = Broyden(max_evals=15, tol=1e-6)
-    together, eq = model.solve(x, solver=solver)
-    for b in range(len(x)):
-        alone, own = model.solve(x[b : b + 1], solver=solver)
-        torch.testing.assert_close(alone[0], together[b], rtol=1e-7, atol=1e-9)
-        assert own.stats.num_evals[0] == eq.stats.num_evals[b]
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_every_parameter_gets_a_finite_gradient(name):
-    model = models.create(name)
-    output, eq = model.solve(make_input(name))
-    assert isinstance(model, AbstractEquilibriumModel)
-    assert isinstance(eq, Equilibrium)
-    output.square().sum().backward()
-    for parameter_name, parameter in model.named_parameters():
-        assert parameter.grad is not None, parameter_name
-        assert parameter.grad.isfinite().all(), parameter_name
-        assert parameter.grad.any(), parameter_name
-
-
 def test_gradients_are_those_of_the_equilibrium():
     model = ToyDEQ(hidden=5).double()
     x = torch.randn(4, 1).double()
@@ -90,5 +60,5 @@ def test_gradients_are_those_of_the_equilibrium():
 def test_presets_take_overrides():
     assert models.create("toy", hidden=3).layer.cell.W1.shape == (3, 1)
     solver = Anderson(max_evals=2)
-    _, eq = models.create("conv/digits", solver=solver).solve(make_input("conv/digits"))
+    _, eq = models.create("conv/digits", solver=solver).solve(torch.randn(3, 1, 8, 8))
     assert int(eq.stats.num_evals.max()) == 2

@@ -38,12 +38,6 @@ def test_every_data_set_has_all_methods_and_the_loops_have_their_defaults(data):
             )
 
 
-def test_fixed_gammas_of_images_are_the_runs_of_the_tables():
-    names = set(ADAPTIVE_GAMMA.runs("day"))
-    assert {f"cifar10-mdeq-jr-day-weight-{gamma}-seed0" for gamma in (0.1, 0.6, 1.2)} < names
-    assert "cifar10-mdeq-jr-day-seed2" in names
-
-
 def test_the_best_fixed_gamma_is_the_largest_that_keeps_the_quality_on_validation_data():
     def found(scores):
         names = [v.name for v in DIGITS.variants if v.name.startswith("γ = ")]

@@ -66,18 +66,6 @@ def test_variants_name_their_runs_by_recipe_changes_and_seed():
     assert runs["synthetic-weight-2.0-seed0"].regularizer.weight == 2.0
 
 
-def test_the_runs_of_the_paper_keep_their_names():
-    names = set(TABLE4.runs("paper")) | set(FIGURE34.runs("paper")) | set(FIGURE8.runs("paper"))
-    assert names >= {
-        "wikitext103-deq-post-seed0",
-        "wikitext103-deq-post-max_evals-15-max_evals-15-seed0",
-        "wikitext103-deq-post-max_evals-20-max_evals-20-seed0",
-        "wikitext103-deq-post-jr-length-300-seed0",
-        "wikitext103-deq-post-weight_norm-False-seed0",
-        "wikitext103-deq-post-weight_decay-1e-06-seed0",
-    }
-
-
 @pytest.mark.parametrize("scale", HARDWARE)
 def test_results_that_share_a_name_share_the_run(scale):
     known = {}
@@ -215,13 +203,6 @@ def test_language_models_are_there_at_all_scales(scale):
     data, longer = configs[POST_JR].data, configs[TWICE_AS_LONG].data
     assert replace(configs[TWICE_AS_LONG], data=data) == configs[POST_JR]
     assert longer == replace(data, length=2 * data.length)
-
-
-def test_few_evaluations_are_those_of_the_figure():
-    few = {scale: FIGURE7.variants(scale)[1] for scale in HARDWARE}
-    (config,) = few["paper"].configs().values()
-    assert few["paper"].max_evals == config.solver.max_evals == config.adjoint.solver.max_evals == 16
-    assert few["cpu"] == language_models(SMALL_BUDGET)("cpu")[0]
 
 
 def test_rows_that_the_paper_takes_from_others_are_quoted():
