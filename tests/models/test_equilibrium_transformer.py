@@ -5,17 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from steadeq import (
-    DEQ,
-    GMRES,
-    Anderson,
-    Implicit,
-    Picard,
-    frobenius_norm,
-    jacobian_penalty,
-    models,
-    spectral_radius,
-)
+from steadeq import DEQ, GMRES, Anderson, Implicit, Picard, frobenius_norm, jacobian_penalty, models, spectral_radius
 from steadeq.lab import recipes
 from steadeq.lab.serialization import differences
 from steadeq.models import BlockCell, EquilibriumTransformer, Predictions, StackedTransformer, TransformerBlock

@@ -6,16 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from steadeq import (
-    GMRES,
-    Anderson,
-    Broyden,
-    Equilibrium,
-    Implicit,
-    Picard,
-    jacobian_penalty,
-    models,
-)
+from steadeq import GMRES, Anderson, Broyden, Equilibrium, Implicit, Picard, jacobian_penalty, models
 from steadeq.models import DEQTransformerLM, EquilibriumTransformer, TiedTransformer, TransformerXL
 from steadeq.nn import WeightNormLinear
 

@@ -9,43 +9,29 @@ from steadeq import Equilibrium
 from steadeq.lab.run.record import Spread
 from steadeq.models import MDEQCell
 from steadeq.paper import column_sums as study
-from steadeq.paper.column_sums import (
-    ARMS,
-    BARE,
-    COLUMN_SUMS,
-    COLUMNS,
-    COUNTEREXAMPLE,
-    FROBENIUS,
-    NONE,
-    NORMALIZED,
-    ArmSummary,
-    Summary,
-    column_penalty,
-    column_sums,
-)
 
 CPU = torch.device("cpu")
 
 
 def train(cell, penalty, seed=0, *, num_steps):
-    arm = next(arm for arm in ARMS if (arm.cell, arm.penalty) == (cell, penalty))
+    arm = next(arm for arm in study.ARMS if (arm.cell, arm.penalty) == (cell, penalty))
     model = study.train(arm, seed, device=CPU, num_steps=num_steps)
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def test_sums_of_columns_are_those_of_the_jacobian():
     J = torch.tensor([[1.0, 2.0, -1.0], [3.0, -5.0, 0.0], [0.5, 0.5, 4.0]])
-    sums = column_sums(Equilibrium.at(lambda z: z @ J.T, torch.zeros(2, 3)))
+    sums = study.column_sums(Equilibrium.at(lambda z: z @ J.T, torch.zeros(2, 3)))
     torch.testing.assert_close(sums, J.sum(dim=0).expand(2, 3))
     # 4.5 - 1, and 3 - 1; the negative sum costs nothing.
-    assert float(column_penalty(sums, level=1.0)) == pytest.approx((3.5**2 + 2.0**2) ** 0.5)
+    assert float(study.column_penalty(sums, level=1.0)) == pytest.approx((3.5**2 + 2.0**2) ** 0.5)
 
 
 def test_the_counterexample_has_no_penalty_and_an_eigenvalue_of_4():
     found = study.measure_counterexample()
     assert found["column_penalty"] == 0
     assert found["spectral_radius"] == pytest.approx(4)
-    assert max(torch.linalg.eigvals(torch.tensor(COUNTEREXAMPLE)).abs()) == pytest.approx(4)
+    assert max(torch.linalg.eigvals(torch.tensor(study.COUNTEREXAMPLE)).abs()) == pytest.approx(4)
     assert found["frobenius_norm"] == pytest.approx(4, rel=0.1)
     assert found["distances"][-1] / found["distances"][-2] == pytest.approx(4)
 
@@ -54,23 +40,23 @@ def test_sums_of_columns_vanish_where_a_cell_ends_with_a_normalization():
     cell = MDEQCell(channels=(8, 16), expansion=2, groups=4)
     z = (torch.randn(2, 8, 8, 8), torch.randn(2, 16, 4, 4))
     with torch.no_grad():
-        assert float(column_sums(Equilibrium.at(cell, z, torch.randn(2, 8, 8, 8))).abs().max()) < 1e-4
+        assert float(study.column_sums(Equilibrium.at(cell, z, torch.randn(2, 8, 8, 8))).abs().max()) < 1e-4
 
 
 def test_training_is_the_same_for_the_same_seed():
-    first, second, other = (train(BARE, FROBENIUS, seed, num_steps=2) for seed in (0, 0, 1))
+    first, second, other = (train(study.BARE, study.FROBENIUS, seed, num_steps=2) for seed in (0, 0, 1))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
 
 
 def test_the_penalty_on_sums_changes_only_the_cell_without_normalization():
-    for cell, is_same in ((NORMALIZED, True), (BARE, False)):
-        none, columns = (train(cell, penalty, num_steps=3) for penalty in (NONE, COLUMNS))
+    for cell, is_same in ((study.NORMALIZED, True), (study.BARE, False)):
+        none, columns = (train(cell, penalty, num_steps=3) for penalty in (study.NONE, study.COLUMNS))
         assert torch.equal(none, columns) == is_same
 
 
 def test_a_trained_model_is_measured():
-    model = study.train(ARMS[0], 0, device=CPU, num_steps=1)
+    model = study.train(study.ARMS[0], 0, device=CPU, num_steps=1)
     other = copy.deepcopy(model)
     with torch.no_grad():
         next(other.parameters()).flatten()[3] += 0.5
@@ -83,16 +69,16 @@ def test_a_trained_model_is_measured():
 
 def made_up(*, columns, frobenius):
     """Return a summary of arms with these spectral radii, and 20 times as many evaluations; 0.8 without a penalty."""
-    radii = {NONE: 0.8, COLUMNS: columns, FROBENIUS: frobenius}
+    radii = {study.NONE: 0.8, study.COLUMNS: columns, study.FROBENIUS: frobenius}
 
     def summarized(arm):
         radius = radii[arm.penalty]
         values = dict.fromkeys(("train_loss", "accuracy", "column_penalty", "weight_change"), 1.0)
         values |= {"spectral_radius": radius, "anderson_evals": 20 * radius}
         spreads = {name: Spread(mean=value, std=0.0, count=3) for name, value in values.items()}
-        return ArmSummary(**vars(arm), num_seeds=3, spreads=spreads)
+        return study.ArmSummary(**vars(arm), num_seeds=3, spreads=spreads)
 
-    return Summary(counterexample=study.measure_counterexample(), arms=[summarized(arm) for arm in ARMS])
+    return study.Summary(counterexample=study.measure_counterexample(), arms=[summarized(arm) for arm in study.ARMS])
 
 
 @pytest.mark.parametrize(
@@ -107,6 +93,6 @@ def made_up(*, columns, frobenius):
 )
 def test_claims_are_judged_by_the_numbers(columns, frobenius, expected):
     found = made_up(columns=columns, frobenius=frobenius)
-    assert outcomes(COLUMN_SUMS, found) == [True, expected, expected]
+    assert outcomes(study.COLUMN_SUMS, found) == [True, expected, expected]
     stable = replace(found, counterexample={**found.counterexample, "spectral_radius": 0.9})
-    assert outcomes(COLUMN_SUMS, stable) == [False, expected, expected]
+    assert outcomes(study.COLUMN_SUMS, stable) == [False, expected, expected]

@@ -9,19 +9,6 @@ from steadeq import Equilibrium, jacobian_penalty
 from steadeq.lab.tasks import Classification
 from steadeq.models import ConvDEQ
 from steadeq.paper import estimators as study
-from steadeq.paper.estimators import (
-    BATCHES,
-    COSTS,
-    ESTIMATORS,
-    PROBES,
-    PRODUCTS,
-    CellSummary,
-    TrainingStep,
-    cpu_seconds,
-    exact_squares,
-    fit_exponent,
-    rows_of,
-)
 
 
 def linear(num_samples=3, dim=12):
@@ -33,17 +20,17 @@ def linear(num_samples=3, dim=12):
 
 def test_the_exact_norm_is_that_of_the_matrix():
     eq, W = linear()
-    torch.testing.assert_close(exact_squares(eq), W.square().sum() * torch.tensor([1.0, 4.0, 9.0]))
+    torch.testing.assert_close(study.exact_squares(eq), W.square().sum() * torch.tensor([1.0, 4.0, 9.0]))
 
 
 def test_samples_are_taken_with_their_inputs_and_may_repeat():
     eq, W = linear()
-    squares = exact_squares(rows_of(eq, torch.tensor([2, 0, 2])))
+    squares = study.exact_squares(study.rows_of(eq, torch.tensor([2, 0, 2])))
     torch.testing.assert_close(squares, W.square().sum() * torch.tensor([9.0, 1.0, 9.0]))
 
 
 def test_a_power_law_is_found():
-    assert fit_exponent({n: 3 * n**-0.7 for n in (1, 2, 4, 8)}) == pytest.approx(-0.7)
+    assert study.fit_exponent({n: 3 * n**-0.7 for n in (1, 2, 4, 8)}) == pytest.approx(-0.7)
 
 
 def test_errors_of_gaussian_probes_follow_their_formula():
@@ -52,7 +39,7 @@ def test_errors_of_gaussian_probes_follow_their_formula():
     exact = float(W.square().sum()) / 12
     errors = study.probe_errors(eq, exact, num_repeats=200)
     deviation = math.sqrt(2) * float(torch.linalg.matrix_norm(W @ W.T)) / float(W.square().sum())
-    assert list(errors) == list(PROBES)
+    assert list(errors) == list(study.PROBES)
     for num_probes, error in errors.items():
         assert error == pytest.approx(deviation / math.sqrt(num_probes), rel=0.25)
 
@@ -65,15 +52,15 @@ def test_errors_of_batches_have_the_spread_of_samples_in_them():
     # The squares are 1 and 9: 5 ± 4, and the 400 dimensions leave the probes an error of 0.07.
     for size, error in errors.items():
         assert error == pytest.approx(math.hypot(0.8, 0.07) / math.sqrt(size), rel=0.25)
-    assert fit_exponent(errors) == pytest.approx(-0.5, abs=0.1)
+    assert study.fit_exponent(errors) == pytest.approx(-0.5, abs=0.1)
 
 
 def test_hutch_plus_plus_is_exact_where_the_rank_is_small():
     generator = torch.Generator().manual_seed(0)
     W = torch.randn(40, 2, generator=generator) @ torch.randn(2, 40, generator=generator)
     eq = Equilibrium.at(lambda z: z @ W.T, torch.zeros(2, 40))
-    hutchinson, improved = (study.product_errors(eq, exact_squares(eq), m) for m in ("hutchinson", "hutch++"))
-    assert list(hutchinson) == list(improved) == list(PRODUCTS)
+    hutchinson, improved = (study.product_errors(eq, study.exact_squares(eq), m) for m in ("hutchinson", "hutch++"))
+    assert list(hutchinson) == list(improved) == list(study.PRODUCTS)
     assert max(improved.values()) < 1e-4 < min(hutchinson.values())
 
 
@@ -81,7 +68,7 @@ def test_a_step_leaves_no_gradient_and_backward_steps_are_counted():
     torch.manual_seed(0)
     model = ConvDEQ(channels=4, hidden=4)
     x, y = torch.randn(8, 1, 4, 4), torch.zeros(8, dtype=torch.long)
-    step = TrainingStep(model=model, task=Classification(), x=x, y=y)
+    step = study.TrainingStep(model=model, task=Classification(), x=x, y=y)
     seen = []
 
     def penalty(eq):
@@ -103,7 +90,7 @@ def test_work_is_timed_and_waiting_is_not():
         work()
         work()
 
-    seconds = cpu_seconds({"work": work, "twice": twice, "wait": lambda: time.sleep(0.02)}, num_rounds=5)
+    seconds = study.cpu_seconds({"work": work, "twice": twice, "wait": lambda: time.sleep(0.02)}, num_rounds=5)
     assert 1.3 < seconds["twice"] / seconds["work"] < 3
     assert seconds["wait"] < seconds["work"]
 
@@ -112,15 +99,15 @@ def made_up(*, probe=-0.5, batch=-0.5, error=0.5, cost=1.0, improved=0.5):
     """Return two cells with these exponents, an error with one sample, costs in backward steps, and a gain."""
 
     def cell(name):
-        products = {n: n**-0.5 for n in PRODUCTS}
-        return CellSummary(
+        products = {n: n**-0.5 for n in study.PRODUCTS}
+        return study.CellSummary(
             cell=name,
             dim=100,
-            probe_errors={n: 0.1 * n**probe for n in PROBES},
-            batch_errors={n: error * (n / 32) ** batch * 0.04 for n in BATCHES},
+            probe_errors={n: 0.1 * n**probe for n in study.PROBES},
+            batch_errors={n: error * (n / 32) ** batch * 0.04 for n in study.BATCHES},
             hutchinson_errors=products,
             hutch_plus_plus_errors={n: improved * value for n, value in products.items()},
-            costs={m: cost * m for m in COSTS},
+            costs={m: cost * m for m in study.COSTS},
         )
 
     return [cell("one"), cell("other")]
@@ -139,4 +126,4 @@ def made_up(*, probe=-0.5, batch=-0.5, error=0.5, cost=1.0, improved=0.5):
     ],
 )
 def test_claims_are_judged_by_the_numbers(changes, expected):
-    assert outcomes(ESTIMATORS, made_up(**changes)) == expected
+    assert outcomes(study.ESTIMATORS, made_up(**changes)) == expected

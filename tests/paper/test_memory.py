@@ -5,19 +5,6 @@ from paper.made_up import leave_old_garbage, outcomes
 from steadeq.lab.tasks import Classification
 from steadeq.models import ConvDEQ
 from steadeq.paper import memory
-from steadeq.paper.memory import (
-    ANDERSON,
-    BROYDEN,
-    GMRES_BACKWARD,
-    MEMORY,
-    PLAIN,
-    UNROLLED,
-    WHOLE,
-    Peak,
-    Subject,
-    Summary,
-    peak_bytes,
-)
 
 CPU = torch.device("cpu")
 KB = 1024
@@ -29,7 +16,9 @@ _collected = pytest.fixture(scope="module", autouse=True)(leave_old_garbage)
 def subject():
     torch.manual_seed(0)
     model = ConvDEQ(channels=4, hidden=4)
-    return Subject(model=model, task=Classification(), x=torch.randn(8, 1, 4, 4), y=torch.zeros(8, dtype=torch.long))
+    return memory.Subject(
+        model=model, task=Classification(), x=torch.randn(8, 1, 4, 4), y=torch.zeros(8, dtype=torch.long)
+    )
 
 
 def test_tensors_count_as_long_as_they_live_and_views_do_not():
@@ -45,7 +34,7 @@ def test_tensors_count_as_long_as_they_live_and_views_do_not():
         return b + there.sum()
 
     # b, and the sum of 4 bytes, and what is returned.
-    assert peak_bytes(run, CPU) == 2 * KB + 4 + 2 * KB
+    assert memory.peak_bytes(run, CPU) == 2 * KB + 4 + 2 * KB
 
 
 def test_what_backward_needs_counts_until_then():
@@ -54,18 +43,20 @@ def test_what_backward_needs_counts_until_then():
     def forward():
         return x.exp().exp().exp()  # each keeps its result
 
-    assert peak_bytes(forward, CPU) == 3 * KB
+    assert memory.peak_bytes(forward, CPU) == 3 * KB
     with torch.no_grad():
-        assert peak_bytes(forward, CPU) == 2 * KB
+        assert memory.peak_bytes(forward, CPU) == 2 * KB
 
 
 def test_work_in_place_and_memory_that_was_there_count_nothing():
     there = torch.zeros(256)
-    assert peak_bytes(lambda: there.add_(1).view(2, 128).mul_(2), CPU) == 0
+    assert memory.peak_bytes(lambda: there.add_(1).view(2, 128).mul_(2), CPU) == 0
 
 
 def test_a_measurement_is_the_same_every_time():
-    first, second = (peak_bytes(lambda: subject().run(ANDERSON, 3, "training_penalized"), CPU) for _ in range(2))
+    first, second = (
+        memory.peak_bytes(lambda: subject().run(memory.ANDERSON, 3, "training_penalized"), CPU) for _ in range(2)
+    )
     assert first == second > 0
 
 
@@ -73,17 +64,17 @@ def test_a_dozen_evaluations_cost_a_deq_nothing_and_a_deep_network_much():
     tested = subject()
 
     def growth(solver):
-        few, many = (peak_bytes(lambda: tested.run(solver, n, "training"), CPU) for n in (4, 12))  # noqa: B023
+        few, many = (memory.peak_bytes(lambda: tested.run(solver, n, "training"), CPU) for n in (4, 12))  # noqa: B023
         return many / few
 
-    assert growth(PLAIN) == pytest.approx(1, abs=0.02)
-    assert growth(UNROLLED) > 2
-    assert growth(WHOLE) > growth(BROYDEN) > growth(ANDERSON) > 1
+    assert growth(memory.PLAIN) == pytest.approx(1, abs=0.02)
+    assert growth(memory.UNROLLED) > 2
+    assert growth(memory.WHOLE) > growth(memory.BROYDEN) > growth(memory.ANDERSON) > 1
 
 
 def test_a_row_has_all_peaks_of_a_solver_at_a_budget():
     rows = memory.measure("conv", subject(), CPU, budgets=(2,))
-    assert [row.solver for row in rows] == [*memory.SOLVERS, UNROLLED]
+    assert [row.solver for row in rows] == [*memory.SOLVERS, memory.UNROLLED]
     assert all(row.training_penalized > row.training > row.inference > row.state for row in rows)
 
 
@@ -91,8 +82,8 @@ def test_small_models_of_all_kinds_are_measured():
     found = memory.subjects(CPU)
     assert list(found) == ["convolution", "MDEQ", "Transformer"]
     for one in found.values():
-        one.run(ANDERSON, 2, "training_penalized")
-        one.run(UNROLLED, 2, "inference")
+        one.run(memory.ANDERSON, 2, "training_penalized")
+        one.run(memory.UNROLLED, 2, "inference")
 
 
 def made_up(*, slope=10.0, gross=1.2, unrolled=100.0, loop=100.0):
@@ -101,20 +92,21 @@ def made_up(*, slope=10.0, gross=1.2, unrolled=100.0, loop=100.0):
 
     def add(solver, budget, training, penalized, inference):
         numbers = {"training": int(training), "training_penalized": int(penalized), "inference": int(inference)}
-        rows.append(Peak(model="cell", solver=solver, budget=budget, **numbers, state=10))
+        rows.append(memory.Peak(model="cell", solver=solver, budget=budget, **numbers, state=10))
 
     for budget in memory.BUDGETS:
-        history = {PLAIN: 0, ANDERSON: 0, BROYDEN: 0, WHOLE: 20 * budget, GMRES_BACKWARD: 10 * budget}
+        history = dict.fromkeys((memory.PLAIN, memory.ANDERSON, memory.BROYDEN), 0)
+        history |= {memory.WHOLE: 20 * budget, memory.GMRES_BACKWARD: 10 * budget}
         for solver, states in history.items():
             training = 300 + states + (slope - 10) * budget
             add(solver, budget, training, gross * training, loop + states)
-        add(UNROLLED, budget, unrolled * budget, unrolled * budget, 100)
-    return Summary(device="cpu", rows=rows)
+        add(memory.UNROLLED, budget, unrolled * budget, unrolled * budget, 100)
+    return memory.Summary(device="cpu", rows=rows)
 
 
 def test_claims_are_judged_by_the_numbers():
     def judged(**changes):
-        return outcomes(MEMORY, made_up(**changes))
+        return outcomes(memory.MEMORY, made_up(**changes))
 
     assert judged() == [True] * 8
     assert judged(slope=11) == [False, *[True] * 7]

@@ -6,18 +6,6 @@ from steadeq import Equilibrium
 from steadeq.lab.run.record import Spread
 from steadeq.models import ConvDEQ
 from steadeq.paper import operator_norm as study
-from steadeq.paper.operator_norm import (
-    ARMS,
-    FROBENIUS,
-    NONE,
-    OPERATOR_NORM,
-    SIGMA,
-    WEIGHTS,
-    Arm,
-    ArmSummary,
-    Summary,
-    choose,
-)
 from steadeq.paper.variant import SEEDS, Averages
 
 
@@ -26,17 +14,18 @@ def test_each_arm_penalizes_what_it_says():
     eq = Equilibrium.at(lambda z: z * torch.tensor([3.0, 1.0]), torch.zeros(4, 2))
     generator = torch.Generator().manual_seed(0)
     values = {
-        p: float(Arm(penalty=p, weight=1.0).regularizer().penalty(eq, generator=generator)) for p in (FROBENIUS, SIGMA)
+        p: float(study.Arm(penalty=p, weight=1.0).regularizer().penalty(eq, generator=generator))
+        for p in (study.FROBENIUS, study.SIGMA)
     }
-    assert values[FROBENIUS] == pytest.approx(5)
-    assert values[SIGMA] == pytest.approx(9, rel=1e-3)
-    assert not Arm(penalty=NONE).regularizer().is_active
+    assert values[study.FROBENIUS] == pytest.approx(5)
+    assert values[study.SIGMA] == pytest.approx(9, rel=1e-3)
+    assert not study.Arm(penalty=study.NONE).regularizer().is_active
 
 
 def test_both_penalties_have_as_many_runs_that_differ_in_nothing_else():
-    assert len(WEIGHTS[FROBENIUS]) == len(WEIGHTS[SIGMA])
-    configs = OPERATOR_NORM.runs("cpu")
-    assert len(configs) == len(ARMS) * len(SEEDS)
+    assert len(study.WEIGHTS[study.FROBENIUS]) == len(study.WEIGHTS[study.SIGMA])
+    configs = study.OPERATOR_NORM.runs("cpu")
+    assert len(configs) == len(study.ARMS) * len(SEEDS)
     first = next(iter(configs.values()))
     for config in configs.values():
         for name in ("model", "data", "optimizer", "solver", "adjoint", "log"):
@@ -58,19 +47,19 @@ def averages(accuracy, evals, *, test_accuracy=0.9, sigma=1.0):
 
 
 def test_a_weight_is_chosen_by_evaluations_among_the_accurate_ones():
-    arms = [Arm(penalty=FROBENIUS, weight=weight) for weight in (0.3, 1.0, 3.0, 10.0)]
-    arms += [Arm(penalty=SIGMA, weight=weight) for weight in (0.1, 1.0)]
+    arms = [study.Arm(penalty=study.FROBENIUS, weight=weight) for weight in (0.3, 1.0, 3.0, 10.0)]
+    arms += [study.Arm(penalty=study.SIGMA, weight=weight) for weight in (0.1, 1.0)]
     found = [averages(0.98, 20), averages(0.979, 10), averages(0.975, 8), averages(0.9, 4)]
     # Of a penalty that is never accurate enough, the most accurate.
     found += [averages(0.96, 9), averages(0.95, 3)]
-    assert choose(list(zip(arms, found, strict=True))) == [False, False, True, False, True, False]
+    assert study.choose(list(zip(arms, found, strict=True))) == [False, False, True, False, True, False]
 
 
 def test_what_test_data_say_does_not_matter_for_the_choice():
-    arms = [Arm(penalty=SIGMA, weight=weight) for weight in (0.1, 1.0)]
+    arms = [study.Arm(penalty=study.SIGMA, weight=weight) for weight in (0.1, 1.0)]
     for scores in ((0.1, 0.9), (0.9, 0.1)):
         found = [averages(0.98, 20 - i, test_accuracy=score) for i, score in enumerate(scores)]
-        assert choose(list(zip(arms, found, strict=True))) == [False, True]
+        assert study.choose(list(zip(arms, found, strict=True))) == [False, True]
 
 
 def test_a_model_is_measured():
@@ -88,14 +77,17 @@ def made_up(*, frobenius=0.9, evals=10.0, none_evals=30.0, sigma=0.5, seconds=1.
 
     def summarized(arm):
         own = {
-            NONE: averages(0.98, none_evals),
-            FROBENIUS: averages(0.98, evals, test_accuracy=frobenius),
-            SIGMA: averages(0.98, 10.0, sigma=sigma),
+            study.NONE: averages(0.98, none_evals),
+            study.FROBENIUS: averages(0.98, evals, test_accuracy=frobenius),
+            study.SIGMA: averages(0.98, 10.0, sigma=sigma),
         }[arm.penalty]
-        is_chosen = arm.weight == WEIGHTS[arm.penalty][0]
-        return ArmSummary(**vars(arm), is_chosen=is_chosen, num_seeds=3, spreads=own.spreads)
+        is_chosen = arm.weight == study.WEIGHTS[arm.penalty][0]
+        return study.ArmSummary(**vars(arm), is_chosen=is_chosen, num_seeds=3, spreads=own.spreads)
 
-    return Summary(step_seconds={NONE: 1.0, FROBENIUS: seconds, SIGMA: 1.5}, arms=[summarized(arm) for arm in ARMS])
+    return study.Summary(
+        step_seconds={study.NONE: 1.0, study.FROBENIUS: seconds, study.SIGMA: 1.5},
+        arms=[summarized(arm) for arm in study.ARMS],
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,10 +102,10 @@ def made_up(*, frobenius=0.9, evals=10.0, none_evals=30.0, sigma=0.5, seconds=1.
     ],
 )
 def test_claims_are_judged_by_the_numbers(changes, expected):
-    assert outcomes(OPERATOR_NORM, made_up(**changes)) == expected
+    assert outcomes(study.OPERATOR_NORM, made_up(**changes)) == expected
 
 
 def test_the_table_has_the_chosen_arms():
-    lines = OPERATOR_NORM.table(made_up()).splitlines()
-    assert len(lines) == 2 + len(WEIGHTS)
-    assert f"{FROBENIUS}, {WEIGHTS[FROBENIUS][0]:g}" in lines[3]
+    lines = study.OPERATOR_NORM.table(made_up()).splitlines()
+    assert len(lines) == 2 + len(study.WEIGHTS)
+    assert f"{study.FROBENIUS}, {study.WEIGHTS[study.FROBENIUS][0]:g}" in lines[3]

@@ -4,30 +4,15 @@ from paper.made_up import outcomes
 
 from steadeq.lab.run.record import Spread
 from steadeq.paper import receptive_field as study
-from steadeq.paper.receptive_field import (
-    ARMS,
-    BUDGETS,
-    GAMMA,
-    LARGE_AT,
-    LARGE_GAMMA,
-    REACH,
-    RECEPTIVE_FIELD,
-    SIZES,
-    Arm,
-    ArmSummary,
-    PixelDEQ,
-    Summary,
-    draw_images,
-)
 
 
-def parameters(seed, *, size=8, gamma=GAMMA):
-    model = study.train(Arm(size=size, gamma=gamma), seed, num_steps=2)
+def parameters(seed, *, size=8, gamma=study.GAMMA):
+    model = study.train(study.Arm(size=size, gamma=gamma), seed, num_steps=2)
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def test_all_pixels_have_the_label_of_the_first_row():
-    x, y = draw_images(200, 16, torch.Generator().manual_seed(0))
+    x, y = study.draw_images(200, 16, torch.Generator().manual_seed(0))
     assert ((x[:, 0, 0].mean(dim=1) > 0).long() == y[:, 0, 0]).all()
     assert (y == y[:, :1, :1]).all()
     # And nothing else tells it: beyond the first row both kinds look the same.
@@ -38,15 +23,15 @@ def test_all_pixels_have_the_label_of_the_first_row():
 
 def test_a_pixel_is_seen_two_pixels_farther_with_each_evaluation():
     torch.manual_seed(0)
-    model = PixelDEQ().double()
+    model = study.PixelDEQ().double()
     assert study.spread(model, 32, 6) == [0, 2, 4, 6, 8, 10]
     assert study.spread(model, 8, 6) == [0, 2, 4, 4, 4, 4]
 
 
 def test_a_pixel_beyond_the_receptive_field_cannot_be_told():
     """No training changes that: after n evaluations the last row is that of another image, to the last bit."""
-    model = study.train(Arm(size=16), 0, num_steps=2)
-    x, _ = draw_images(1, 16, torch.Generator().manual_seed(0))
+    model = study.train(study.Arm(size=16), 0, num_steps=2)
+    x, _ = study.draw_images(1, 16, torch.Generator().manual_seed(0))
     other = x.clone()
     other[:, :, 0] *= -1
     outputs = []
@@ -60,22 +45,22 @@ def test_a_pixel_beyond_the_receptive_field_cannot_be_told():
             outputs.append(states)
     # The last row is 15 pixels away.
     is_same = [torch.equal(*pair) for pair in zip(*outputs, strict=True)]
-    assert is_same == [REACH * number < 15 for number in range(9)]
+    assert is_same == [study.REACH * number < 15 for number in range(9)]
 
 
 def test_training_is_the_same_for_the_same_seed_and_feels_the_penalty():
     assert torch.equal(parameters(0), parameters(0))
     assert not torch.equal(parameters(0), parameters(1))
-    assert not torch.equal(parameters(0), parameters(0, gamma=LARGE_GAMMA))
+    assert not torch.equal(parameters(0), parameters(0, gamma=study.LARGE_GAMMA))
 
 
 def test_a_model_is_measured_at_all_budgets():
-    arm = Arm(size=8)
+    arm = study.Arm(size=8)
     found = study.measure(study.train(arm, 0, num_steps=1), arm)
-    accuracies = [found[f"accuracy_{budget}"] for budget in BUDGETS]
+    accuracies = [found[f"accuracy_{budget}"] for budget in study.BUDGETS]
     assert all(0 <= accuracy <= 1 for accuracy in accuracies)
     assert found["accuracy"] == accuracies[-1]
-    enough = accuracies[BUDGETS.index(int(found["enough_evals"]))]
+    enough = accuracies[study.BUDGETS.index(int(found["enough_evals"]))]
     assert enough >= found["accuracy"] - 0.01
     assert 0 < found["picard_evals"] <= 300
     assert found["jacobian_norm"] > 0
@@ -85,21 +70,21 @@ def made_up(*, evals=8, few=0.5, large_evals=6, large_accuracy=0.5, distances=(0
     """Return a summary of arms whose evaluations grow with the size, which alone suffer from few evaluations."""
 
     def summarized(arm):
-        is_large = arm.gamma != GAMMA
-        doublings = SIZES.index(arm.size)
+        is_large = arm.gamma != study.GAMMA
+        doublings = study.SIZES.index(arm.size)
         values = {
             "picard_evals": large_evals if is_large else 10 + evals * doublings,
             "anderson_evals": 20 + evals * doublings,
             "enough_evals": 10 + evals * doublings,
             "accuracy": large_accuracy if is_large else 1.0,
             "spectral_radius": 0.5,
-            **{f"accuracy_{budget}": 1.0 for budget in BUDGETS},
-            "accuracy_6": few if arm.size == SIZES[-1] else 1.0,
+            **{f"accuracy_{budget}": 1.0 for budget in study.BUDGETS},
+            "accuracy_6": few if arm.size == study.SIZES[-1] else 1.0,
         }
         spreads = {name: Spread(mean=float(value), std=0.0, count=3) for name, value in values.items()}
-        return ArmSummary(**vars(arm), num_seeds=3, spreads=spreads)
+        return study.ArmSummary(**vars(arm), num_seeds=3, spreads=spreads)
 
-    return Summary(distances=list(distances), arms=[summarized(arm) for arm in ARMS])
+    return study.Summary(distances=list(distances), arms=[summarized(arm) for arm in study.ARMS])
 
 
 @pytest.mark.parametrize(
@@ -114,10 +99,10 @@ def made_up(*, evals=8, few=0.5, large_evals=6, large_accuracy=0.5, distances=(0
     ],
 )
 def test_claims_are_judged_by_the_numbers(changes, expected):
-    assert outcomes(RECEPTIVE_FIELD, made_up(**changes)) == expected
+    assert outcomes(study.RECEPTIVE_FIELD, made_up(**changes)) == expected
 
 
 def test_one_size_is_trained_with_two_weights():
-    assert [arm.gamma for arm in ARMS if arm.size == LARGE_AT] == [GAMMA, LARGE_GAMMA]
-    assert made_up().with_gamma(LARGE_GAMMA).gamma == LARGE_GAMMA
-    assert [arm.size for arm in made_up().sizes] == list(SIZES)
+    assert [arm.gamma for arm in study.ARMS if arm.size == study.LARGE_AT] == [study.GAMMA, study.LARGE_GAMMA]
+    assert made_up().with_gamma(study.LARGE_GAMMA).gamma == study.LARGE_GAMMA
+    assert [arm.size for arm in made_up().sizes] == list(study.SIZES)
