@@ -42,6 +42,7 @@ def tokens(vocab_size: int, *shape: int) -> Tensor:
 
 TEXT = {"vocab_size": 50, "features": 16, "num_heads": 2, "hidden_features": 32}
 BLOCK = {"features": 16, "hidden_features": 32}
+OTHER_BLOCK = {"norm": "post", "injection": "concat", "num_blocks": 2}
 
 EQUILIBRIA: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "toy": lambda: (ToyDEQ(), torch.randn(4, 1)),
@@ -62,7 +63,7 @@ EQUILIBRIA: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     ),
     "language transformer": lambda: (EquilibriumTransformer(kind="language", vocab_size=20, **BLOCK), tokens(20, 6)),
     "fused attention": lambda: (
-        EquilibriumTransformer(kind="language", vocab_size=20, attention="fused", **BLOCK),
+        EquilibriumTransformer(kind="language", vocab_size=20, attention="fused", **BLOCK, **OTHER_BLOCK),
         tokens(20, 6),
     ),
     "deq transformer": lambda: (DEQTransformerLM(**TEXT, memory_length=4), tokens(50, 6)),

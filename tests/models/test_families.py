@@ -4,7 +4,7 @@ import pytest
 import torch
 from export.families import EQUILIBRIA, EXPLICIT
 
-from steadeq import Anderson, jacobian_penalty
+from steadeq import GMRES, Anderson, Implicit, jacobian_penalty
 from steadeq.models import AbstractEquilibriumModel, Predictions
 
 MODELS = {name: make for name, make in (EQUILIBRIA | EXPLICIT).items() if name != "sequential"}
@@ -16,10 +16,10 @@ def make(name):
     return model.double(), x.double() if x.is_floating_point() else x
 
 
-def solve(model, x):
+def solve(model, x, **how):
     """Return an output, and its equilibrium where there is one."""
     if isinstance(model, AbstractEquilibriumModel):
-        output, eq = model.solve(x, solver=Anderson(max_evals=30, tol=1e-6))
+        output, eq = model.solve(x, **{"solver": Anderson(max_evals=30, tol=1e-6), **how})
     else:
         output, eq = model(x), None
     return output.log_probabilities() if isinstance(output, Predictions) else output, eq
@@ -33,6 +33,34 @@ def test_gradients_reach_every_parameter(name):
         assert parameter.grad is not None, parameter_name
         assert parameter.grad.isfinite().all(), parameter_name
         assert parameter.grad.any(), parameter_name
+
+
+# Those whose random weights have an equilibrium that is easy to find; of the others, see their own tests.
+EASY = ["toy", "monotone", "monotone dense", "monotone tiers", "looped", "fused attention"]
+EASY += ["image transformer", "grid transformer", "language transformer"]
+
+
+@pytest.mark.parametrize("name", EASY)
+def test_gradients_through_the_solve_are_those_of_differences(name):
+    model, x = make(name)
+    parameters = list(model.parameters())
+    directions = [torch.randn_like(parameter) * parameter.detach().abs().mean() for parameter in parameters]
+    how = {"solver": Anderson(max_evals=100, tol=1e-13), "adjoint": Implicit(GMRES(max_evals=100, tol=1e-12))}
+
+    def loss():
+        output, eq = solve(model, x, **how)
+        assert eq.stats.converged.all()
+        return output.square().mean()
+
+    gradients = torch.autograd.grad(loss(), parameters)
+    slope = sum((gradient * direction).sum() for gradient, direction in zip(gradients, directions, strict=True))
+    values = []
+    with torch.no_grad():
+        for step in (1e-6, -2e-6):
+            for parameter, direction in zip(parameters, directions, strict=True):
+                parameter.add_(direction, alpha=step)
+            values.append(loss())
+    assert float((values[0] - values[1]) / 2e-6) == pytest.approx(float(slope), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -44,19 +44,6 @@ def test_the_conv_cell_is_its_formula():
     torch.testing.assert_close(cell(z, x), cell.norm3(torch.relu(x + cell.norm2(cell.conv2(h)))))
 
 
-def test_gradients_are_those_of_the_equilibrium():
-    model = ToyDEQ(hidden=5).double()
-    x = torch.randn(4, 1).double()
-
-    def loss(*values):
-        names = [name for name, _ in model.named_parameters()]
-        parameters = dict(zip(names, values, strict=True))
-        output = torch.func.functional_call(model, parameters, (x,), {"solver": TIGHT, "adjoint": EXACT})
-        return output.square().sum()
-
-    assert torch.autograd.gradcheck(loss, tuple(p.detach().requires_grad_() for p in model.parameters()))
-
-
 def test_presets_take_overrides():
     assert models.create("toy", hidden=3).layer.cell.W1.shape == (3, 1)
     solver = Anderson(max_evals=2)
