@@ -174,20 +174,6 @@ def test_weights_are_computed_once_for_a_solve_and_once_for_its_graph(adjoint, e
     assert calls == [False]
 
 
-def test_weights_are_the_same_whether_cached_or_not():
-    cell, x = Cell(), leaf(3, 4)
-    solver = Anderson(max_evals=12, tol=0)
-    z = fixed_point(cell, torch.zeros_like(x), x, solver=solver).z
-    # A function hides its modules, so that nothing is cached.
-    calls = count_computations(cell.up)
-    w = fixed_point(lambda z, x: cell(z, x), torch.zeros_like(x), x, solver=solver).z
-    assert len(calls) > 10
-    parameters = list(cell.parameters())
-    torch.testing.assert_close(z, w, rtol=0, atol=0)
-    gradients = [torch.autograd.grad(energy(state), parameters) for state in (z, w)]
-    torch.testing.assert_close(*gradients, rtol=0, atol=0)
-
-
 def test_the_second_derivative_and_the_penalty_of_a_solve_reach_them():
     cell, x = Cell(), leaf(2, 4)
     parameters = [cell.up.weight_g, cell.up.weight_v]
@@ -339,15 +325,3 @@ def test_a_compiled_cell_sees_them():
         with torch.no_grad():
             cell.up.weight_v.normal_()
             cell.up.weight_g.mul_(0.9)
-
-
-def test_layers_can_be_cached_by_hand():
-    cell, x = Cell(), leaf(3, 4)
-    calls = count_computations(cell.up)
-    with cached_parameters(cell):
-        z = torch.zeros_like(x)
-        for _ in range(5):
-            z = cell(z, x)
-    assert calls == [True]
-    energy(z).backward()
-    assert cell.up.weight_g.grad.abs().max() > 0

@@ -1,12 +1,14 @@
 """Tables 2 and 3 and Figure 6: which runs they need, what they say of made-up numbers, and that they can be made."""
 
 import json
+import os
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from paper.made_up import complete, outcomes, row, summary
+from paper.made_up import complete, leave_old_garbage, outcomes, row, summary
 
 from steadeq import OneStep, Picard, Unrolled
 from steadeq.lab import recipes
@@ -20,7 +22,7 @@ from steadeq.paper.comparison import FIGURES
 from steadeq.paper.figure1 import FIGURE1_CIFAR10
 from steadeq.paper.figure6 import FIGURE6
 from steadeq.paper.figure9 import FIGURE9_CIFAR10
-from steadeq.paper.memory_profile import LiveTensors, inference_seconds, step_memory
+from steadeq.paper.memory_profile import inference_seconds, step_memory
 from steadeq.paper.result import HARDWARE
 from steadeq.paper.table2 import TABLE2, add_sizes
 from steadeq.paper.table3 import TABLE3
@@ -165,30 +167,38 @@ def short(config):
     )
 
 
-@pytest.fixture
-def cifar(tmp_path, monkeypatch):
-    monkeypatch.setenv("STEADEQ_DATA", str(tmp_path))
-    folder = tmp_path / "cifar-10-batches-bin"
-    folder.mkdir()
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        records = torch.cat([torch.arange(4)[:, None], torch.randint(256, (4, 3072))], dim=1).to(torch.uint8)
-        (folder / f"{name}.bin").write_bytes(bytes(records.flatten().tolist()))
+@pytest.fixture(scope="module")
+def cifar(tmp_path_factory):
+    leave_old_garbage()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STEADEQ_DATA", str(tmp_path_factory.mktemp("data")))
+        folder = Path(os.environ["STEADEQ_DATA"]) / "cifar-10-batches-bin"
+        folder.mkdir()
+        for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+            records = torch.cat([torch.arange(4)[:, None], torch.randint(256, (4, 3072))], dim=1).to(torch.uint8)
+            (folder / f"{name}.bin").write_bytes(bytes(records.flatten().tolist()))
+        yield
 
 
 def tiny(name, recipe, max_evals, change=short):
     return Variant(name=name, recipe=recipe, max_evals=max_evals, seeds=(0,), change=change)
 
 
-@pytest.mark.usefixtures("cifar")
-def test_figure6_is_made_of_finished_runs(tmp_path):
+@pytest.fixture(scope="module")
+def finished(cifar, tmp_path_factory):
+    """Tiny variants, and the folders of their runs by name."""
     variants = [
         tiny(RESNET, "cifar10-resnet-cpu", 0),
         tiny(MONOTONE, "cifar10-monotone-cpu", 3),
         tiny(MDEQ, "cifar10-mdeq-cpu", 3),
         tiny(MDEQ_JR, "cifar10-mdeq-cpu-jr", 2),
     ]
+    return variants, complete(plan(variants), tmp_path_factory.mktemp("runs"))
+
+
+def test_figure6_is_made_of_finished_runs(finished, tmp_path):
+    variants, runs = finished
     result = replace(FIGURE6, variants=lambda scale: variants)
-    runs = complete(plan(variants), tmp_path / "runs")
     verdicts = result.produce(runs, tmp_path / "out", "cpu")
     assert len(verdicts) == 5
     content = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -199,28 +209,27 @@ def test_figure6_is_made_of_finished_runs(tmp_path):
     assert (tmp_path / "out" / "bars.png").is_file()
     assert "training step, MB" in result.table(result.from_json(content))
     # Costs are measured once, so that they can be had without the weights.
+    kept = {name: tmp_path / "kept" / name for name in runs}
     for name, path in runs.items():
-        archive_run(path, tmp_path / "kept" / name)
-        assert result.can_use(name, tmp_path / "kept" / name, "cpu")
-    assert result.produce({name: tmp_path / "kept" / name for name in runs}, tmp_path / "again", "cpu") == verdicts
+        archive_run(path, kept[name])
+        assert result.can_use(name, kept[name], "cpu")
+    assert result.produce(kept, tmp_path / "again", "cpu") == verdicts
     assert json.loads((tmp_path / "again" / "summary.json").read_text()) == content
-    (tmp_path / "kept" / next(iter(runs)) / "costs.json").unlink()
-    assert not result.can_use(next(iter(runs)), tmp_path / "kept" / next(iter(runs)), "cpu")
+    name, folder = next(iter(kept.items()))
+    (folder / "costs.json").unlink()
+    assert not result.can_use(name, folder, "cpu")
 
 
-@pytest.mark.usefixtures("cifar")
-def test_figure1_is_made_of_finished_runs_on_images(tmp_path):
-    variants = [tiny(MDEQ, "cifar10-mdeq-cpu", 3), tiny(MDEQ_JR, "cifar10-mdeq-cpu-jr", 2)]
-    result = replace(FIGURE1_CIFAR10, variants=lambda scale: variants)
-    runs = complete(plan(variants), tmp_path / "runs")
+def test_figure1_is_made_of_finished_runs_on_images(finished, tmp_path):
+    variants, runs = finished
+    result = replace(FIGURE1_CIFAR10, variants=lambda scale: variants[2:])
     verdicts = result.produce(runs, tmp_path / "out", "cpu")
     assert all(verdict.outcome != "not tested" for verdict in verdicts)
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == set(result.figures)
 
 
-@pytest.mark.usefixtures("cifar")
-def test_an_explicit_network_is_evaluated_once_at_a_budget_of_none(tmp_path):
-    (path,) = complete(tiny(RESNET, "cifar10-resnet-cpu", 0).configs(), tmp_path / "runs").values()
+def test_an_explicit_network_is_evaluated_once_at_a_budget_of_none(finished):
+    path = next(iter(finished[1].values()))
     (found,) = complete_evaluation(path, budgets=(0,)).rows
     assert found.max_evals == 0
     before = (path / "evaluation.json").stat().st_mtime_ns
@@ -248,16 +257,6 @@ def test_memory_grows_with_the_depth_of_what_is_unrolled_and_not_of_what_is_solv
 
 
 # Parts
-
-
-def test_tensors_are_counted_while_they_live():
-    parameter = torch.zeros(1000, requires_grad=True)
-    with LiveTensors() as live:
-        kept = parameter * 2
-        for _ in range(5):
-            last = kept + 1
-        last.view(10, 100).mul_(3)
-    assert live.peak == 3 * 4000, "a result of the loop is there before the one before it goes"
 
 
 def test_bars_show_every_model_in_every_panel():
