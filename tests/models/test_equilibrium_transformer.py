@@ -342,48 +342,25 @@ def test_places_that_are_learned_tell_patches_apart_where_distances_do_not():
 
 # Recipes
 
-RECIPES = [name for name in recipes.names() if recipes.get(name).source.stem in ("addition", "modern")]
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_builds_for_batches_that_eight_processes_can_share(name):
-    config = recipes.get(name).build()
-    assert config.loop.batch_size % 8 == 0
-    model = config.model.build()
-    assert isinstance(model, StackedTransformer if "stacked" in name else EquilibriumTransformer)
-    assert config.regularizer.is_active == ("-jr" in name)
-    assert config.model.attention == "math"
-
 
 @pytest.mark.parametrize(
-    ("plain", "regularized", "has_smaller_budget"),
+    ("plain", "regularized", "stacked"),
     [
-        ("digits-vit", "digits-vit-jr", True),
-        ("cifar10-vit-cpu", "cifar10-vit-cpu-jr", True),
-        ("wikitext2-modern-cpu", "wikitext2-modern-jr-cpu", True),
-        ("addition", "addition-jr", False),
+        ("digits-vit", "digits-vit-jr", "digits-stacked-vit"),
+        ("cifar10-vit-cpu", "cifar10-vit-cpu-jr", "cifar10-stacked-vit-cpu"),
+        ("addition", "addition-jr", "addition-stacked"),
+        ("wikitext2-modern-cpu", "wikitext2-modern-jr-cpu", "wikitext2-stacked-modern-cpu"),
     ],
 )
-def test_regularized_recipes_have_the_same_model_and_may_have_a_smaller_budget(plain, regularized, has_smaller_budget):
-    before, after = (recipes.get(name).build() for name in (plain, regularized))
+def test_recipes_compare_the_same_model_with_a_penalty_and_with_blocks_of_the_same_sizes(plain, regularized, stacked):
+    before, after, twin = (recipes.get(name).build() for name in (plain, regularized, stacked))
     changed = {field.split(".")[0] for field, _, _ in differences(before, after)}
+    has_smaller_budget = plain != "addition"
     assert changed == {"recipe", "regularizer"} | ({"solver", "adjoint"} if has_smaller_budget else set())
     assert (after.solver.max_evals < before.solver.max_evals) == has_smaller_budget
-
-
-@pytest.mark.parametrize(
-    ("plain", "stacked"),
-    [
-        ("digits-vit", "digits-stacked-vit"),
-        ("cifar10-vit-cpu", "cifar10-stacked-vit-cpu"),
-        ("addition", "addition-stacked"),
-        ("wikitext2-modern-cpu", "wikitext2-stacked-modern-cpu"),
-    ],
-)
-def test_twins_share_every_size_of_head_and_block(plain, stacked):
-    model, twin = (recipes.get(name).build().model for name in (plain, stacked))
     for field in dataclasses.fields(AbstractBlockConfig):
-        assert getattr(twin, field.name) == getattr(model, field.name), field.name
+        assert getattr(twin.model, field.name) == getattr(before.model, field.name), field.name
+    assert before.model.attention == "math"
 
 
 def test_the_language_model_has_the_size_of_the_paper_s_at_this_scale():
