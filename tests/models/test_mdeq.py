@@ -205,9 +205,7 @@ def test_the_implicit_gradient_agrees_with_finite_differences():
 
     def loss():
         logits, eq = model.solve(
-            x,
-            solver=Anderson(max_evals=300, tol=1e-11),
-            adjoint=Implicit(GMRES(max_evals=100, tol=1e-11, memory=100)),
+            x, solver=Anderson(max_evals=300, tol=1e-11), adjoint=Implicit(GMRES(max_evals=100, tol=1e-11, memory=100))
         )
         assert eq.stats.converged.all()
         return F.cross_entropy(logits, y)

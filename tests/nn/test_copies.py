@@ -56,11 +56,7 @@ def save_and_load(layer):
     return torch.load(stream, weights_only=False)
 
 
-COPIES = {
-    "pickle": lambda layer: pickle.loads(pickle.dumps(layer)),
-    "deepcopy": copy.deepcopy,
-    "save": save_and_load,
-}
+COPIES = {"pickle": lambda layer: pickle.loads(pickle.dumps(layer)), "deepcopy": copy.deepcopy, "save": save_and_load}
 
 
 @pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)

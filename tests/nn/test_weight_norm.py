@@ -157,9 +157,7 @@ def test_a_solve_has_the_values_and_gradients_of_the_plain_weights():
 
 
 @pytest.mark.parametrize(
-    ("adjoint", "expected"),
-    [(Implicit(), [False, True]), (Unrolled(), [True])],
-    ids=["implicit", "unrolled"],
+    ("adjoint", "expected"), [(Implicit(), [False, True]), (Unrolled(), [True])], ids=["implicit", "unrolled"]
 )
 def test_weights_are_computed_once_for_a_solve_and_once_for_its_graph(adjoint, expected):
     cell, x = Cell(), leaf(3, 4)

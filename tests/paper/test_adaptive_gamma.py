@@ -111,9 +111,7 @@ def test_attention_is_judged_by_the_numbers():
 def test_it_is_made_of_tiny_runs(tmp_path):
     def short(config):
         return replace(
-            config,
-            loop=replace(config.loop, num_steps=2, batch_size=8),
-            log=replace(config.log, spectrum_samples=0),
+            config, loop=replace(config.loop, num_steps=2, batch_size=8), log=replace(config.log, spectrum_samples=0)
         )
 
     variants = [
