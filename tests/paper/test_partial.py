@@ -26,17 +26,24 @@ def files(folder):
     return {path.name: path.read_text() for path in folder.iterdir() if path.suffix in (".json", ".csv")}
 
 
-def test_a_result_of_archived_runs_is_that_of_the_whole_runs(tmp_path):
-    result = made_up_result()
-    runs = complete(result.runs("cpu"), tmp_path / "runs")
-    verdicts = result.produce(runs, tmp_path / "whole", "cpu")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a result that was made of whole runs, with these in `runs`, and archived in `kept`."""
+    folder, result = tmp_path_factory.mktemp("whole"), made_up_result()
+    runs = complete(result.runs("cpu"), folder / "runs")
+    result.produce(runs, folder / "out", "cpu")
     for name, path in runs.items():
         assert result.can_use(name, path, "cpu")
-        archive_run(path, tmp_path / "kept" / name)
-    kept = {name: tmp_path / "kept" / name for name in runs}
+        archive_run(path, folder / "kept" / name)
+    return folder
+
+
+def test_a_result_of_archived_runs_is_that_of_the_whole_runs(whole, tmp_path):
+    result = made_up_result()
+    kept = {path.name: path for path in (whole / "kept").iterdir()}
     assert all(result.can_use(name, path, "cpu") for name, path in kept.items())
-    assert result.produce(kept, tmp_path / "again", "cpu") == verdicts
-    assert files(tmp_path / "again") == files(tmp_path / "whole")
+    assert result.produce(kept, tmp_path, "cpu") == result.read(whole / "out")[1]
+    assert files(tmp_path) == files(whole / "out")
 
 
 def test_a_part_of_the_runs_makes_a_part_of_the_result(tmp_path):
@@ -113,26 +120,20 @@ def test_only_finished_runs_are_used_and_archived_ones_are_not_trained_again(tmp
     assert "archived" not in capsys.readouterr().out
 
 
-def test_an_archived_run_that_lacks_a_budget_is_trained_again(tmp_path, made_up):
-    runs = complete(made_up.runs("cpu"), tmp_path / "runs")
-    made_up.produce(runs, tmp_path / "out", "cpu")
-    for name, path in runs.items():
-        archive_run(path, tmp_path / "kept" / name)
-
+def test_an_archived_run_that_lacks_a_budget_is_trained_again(whole, tmp_path):
     def states(result):
-        plan = plan_runs(result, "cpu", runs=tmp_path / "none", archive=tmp_path / "kept")
+        plan = plan_runs(result, "cpu", runs=tmp_path, archive=whole / "kept")
         return {(run.state, run.is_archived) for run in plan.values()}
 
-    assert states(made_up) == {("finished", True)}
-    assert states(replace(made_up, budgets=(5,))) == {("missing", False)}
+    assert states(made_up_result()) == {("finished", True)}
+    assert states(replace(made_up_result(), budgets=(5,))) == {("missing", False)}
 
 
-def test_a_run_that_one_result_needs_with_its_weights_is_no_archived_one(tmp_path, made_up):
-    complete(made_up.runs("cpu"), tmp_path / "runs")
-    plan = plan_runs(made_up, "cpu", runs=tmp_path / "runs", archive=tmp_path)
-    whole = {name: replace(run, minutes=None) for name, run in plan.items()}
+def test_a_run_that_one_result_needs_with_its_weights_is_no_archived_one(whole, tmp_path):
+    plan = plan_runs(made_up_result(), "cpu", runs=whole / "runs", archive=tmp_path)
+    needed = {name: replace(run, minutes=None) for name, run in plan.items()}
     archived = {name: replace(run, is_archived=True, minutes=3.0) for name, run in plan.items()}
-    for plans in ((whole, archived), (archived, whole)):
+    for plans in ((needed, archived), (archived, needed)):
         found = together(plans)
         assert {(run.is_archived, run.minutes) for run in found.values()} == {(False, 3.0)}
 
