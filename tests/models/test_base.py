@@ -131,10 +131,32 @@ def test_any_model_that_takes_a_carry_generates():
     assert model.seen == 3 + 4
 
 
+# The small networks
+
+
+@torch.no_grad()
+def test_the_toy_model_has_the_formula_and_the_200_parameters_of_the_paper():
+    assert sum(p.numel() for p in ToyDEQ().parameters()) == 200
+    model = models.create("toy", hidden=7).double()
+    cell, z, x = model.layer.cell, *torch.randn(2, 5, 1).double()
+    expected = torch.relu(cell.W1[:, 0] * z + cell.U[:, 0] * x + cell.b) @ cell.W2
+    torch.testing.assert_close(cell(z, x), expected)
+    assert torch.equal(model.decode(z), z)
+
+
+def test_the_conv_cell_is_its_formula():
+    cell = ConvDEQ(channels=8, hidden=8).layer.cell
+    z, x = torch.randn(2, 2, 8, 8, 8)
+    h = torch.relu(cell.norm1(cell.conv1(z)))
+    torch.testing.assert_close(cell(z, x), cell.norm3(torch.relu(x + cell.norm2(cell.conv2(h)))))
+
+
 # Solves
 
 
 def test_a_solve_takes_a_start_a_solver_and_an_adjoint_for_one_call():
+    solver = Picard(max_evals=2, tol=0.0)
+    assert models.create("toy", solver=solver).solve(torch.ones(3, 1))[1].stats.num_evals.tolist() == [2] * 3
     model, x = outsider(solver=Picard(max_evals=3, tol=0.0))
     assert model.solve(x)[1].stats.num_evals.tolist() == [3] * 4
     _, eq = model.solve(x, solver=TIGHT)
