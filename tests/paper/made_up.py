@@ -36,6 +36,12 @@ def summary(*rows):
     return Summary((one.variant, one) for one in rows)
 
 
+def by_columns(names, **columns):
+    """Return the summary of variants whose numbers are given by measure, in the order of the variants."""
+    rows = zip(names, *columns.values(), strict=True)
+    return summary(*(row(name, **dict(zip(columns, values, strict=True))) for name, *values in rows))
+
+
 def outcomes(result, found):
     """Return what becomes of the claims of a result: True where they hold, None where they were not tested."""
     values = {"holds": True, "does not hold": False, "not tested": None}

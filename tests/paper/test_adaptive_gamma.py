@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from paper.made_up import complete, outcomes, row, summary
+from paper.made_up import by_columns, complete, outcomes, row, summary
 
 from steadeq import ClosedLoop
 from steadeq.lab.run.record import EvaluationRow
@@ -100,8 +100,7 @@ def test_what_never_keeps_the_quality_needs_too_many_evaluations():
 def test_attention_is_judged_by_the_numbers():
     def found(evals, residuals, scores):
         names = (ANDERSON, ANDERSON_JR, VIT, VIT_JR)
-        numbers = zip(names, evals, residuals, scores, strict=True)
-        return summary(*(row(n, train_evals=e, forward_residual=r, score=s) for n, e, r, s in numbers))
+        return by_columns(names, train_evals=evals, forward_residual=residuals, score=scores)
 
     assert outcomes(ATTENTION, found((17, 7, 12, 7), (0.1, 0.1, 0.1, 0.01), (0.8, 0.7, 0.7, 0.65))) == [True] * 3
     assert outcomes(ATTENTION, found((12, 7, 17, 7), (0.1, 0.01, 0.1, 0.1), (0.8, 0.75, 0.7, 0.6))) == [False] * 3

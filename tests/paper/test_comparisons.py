@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from paper.made_up import complete, outcomes, row, summary
+from paper.made_up import by_columns, complete, outcomes, row, summary
 
 from steadeq import Unrolled
 from steadeq.lab.errors import RunError
@@ -38,7 +38,7 @@ from steadeq.paper.table1 import TABLE1, TABLE4, add_times
 from steadeq.paper.tables import Column
 from steadeq.paper.variant import Variant, evaluate, measure, plan
 from steadeq.paper.vision import MDEQ, MDEQ_JR
-from steadeq.paper.vision import WEIGHT_DECAY as MDEQ_WEIGHT_DECAY
+from steadeq.paper.vision import WEIGHT_DECAY as MDEQ_DECAY
 
 
 def short(config):
@@ -262,74 +262,66 @@ def test_times_are_relative_to_transformer_xl():
     assert [one.mean("time") for one in found.values()] == [1.0, 2.5]
 
 
-def test_figure1_is_judged_by_the_numbers():
-    good = {"early_evals": 5.0, "train_evals": 6.0, "jacobian_norm": 0.1, "residual_at_12": 0.01}
-    bad = {"early_evals": 5.0, "train_evals": 20.0, "jacobian_norm": 1.0, "residual_at_12": 0.1}
-    assert outcomes(FIGURE1, summary(row(POST, **bad), row(POST_JR, **good))) == [True] * 4
-    assert outcomes(FIGURE1, summary(row(POST, **good), row(POST_JR, **bad))) == [False] * 4
+PAIR, IMAGES = (POST, POST_JR), (MDEQ, MDEQ_JR)
+FEW, DECAYED, DECAYED_IMAGES = (POST, SMALL_BUDGET, POST_JR), (POST, WEIGHT_DECAY, POST_JR), (MDEQ, MDEQ_DECAY, MDEQ_JR)
 
 
-def test_figure1_on_images_is_judged_by_the_numbers():
-    early = {"early_residual": 0.1, "early_backward_residual": 0.1, "early_jacobian_norm": 0.1}
-    worse = {"train_residual": 0.2, "backward_residual": 0.2, "jacobian_norm": 0.2, "residual_at_6": 0.3} | early
-    better = {"train_residual": 0.05, "backward_residual": 0.05, "jacobian_norm": 0.05, "residual_at_6": 0.1} | early
-    assert outcomes(FIGURE1_CIFAR10, summary(row(MDEQ, **worse), row(MDEQ_JR, **better))) == [True] * 4
-    assert outcomes(FIGURE1_CIFAR10, summary(row(MDEQ, **better), row(MDEQ_JR, **worse))) == [False] * 4
-    halfway = worse | {"backward_residual": 0.05}
-    assert outcomes(FIGURE1_CIFAR10, summary(row(MDEQ, **halfway), row(MDEQ_JR, **better)))[0] is False, "both solves"
+def on_images(backward, late, at_6):
+    """Return residuals and norms that are 0.1 early in training; those of the backward solve later are given apart."""
+    early = dict.fromkeys(("early_residual", "early_backward_residual", "early_jacobian_norm"), (0.1, 0.1))
+    late = {"train_residual": late, "jacobian_norm": late, "backward_residual": backward}
+    return by_columns(IMAGES, **early, **late, residual_at_6=at_6)
 
 
-def test_figure9_on_images_is_judged_by_the_numbers():
-    def found(residuals, fluctuations):
-        names = (MDEQ, MDEQ_WEIGHT_DECAY, MDEQ_JR)
-        numbers = zip(names, residuals, fluctuations, strict=True)
-        return summary(*(row(n, backward_residual=a, backward_fluctuation=b) for n, a, b in numbers))
-
-    assert outcomes(FIGURE9_CIFAR10, found((0.02, 0.05, 0.01), (0.3, 0.2, 0.1))) == [True] * 4
-    assert outcomes(FIGURE9_CIFAR10, found((0.02, 0.01, 0.05), (0.1, 0.2, 0.3))) == [False] * 4
+def figures_3_and_4(*residuals, diverged=0.0):
+    names = (POST, PRE, NO_WEIGHT_NORM, POST_JR, PRE_JR)
+    evals = [100 * residual for residual in residuals]
+    measured = {"train_residual": residuals, "residual_at_12": residuals, "train_evals": evals}
+    return by_columns(names, **measured, diverged=(0.0, diverged, 0.0, 0.0, 0.0))
 
 
-def test_figures_3_and_4_are_judged_by_the_numbers():
-    def found(*residuals, **diverged):
-        names = (POST, PRE, NO_WEIGHT_NORM, POST_JR, PRE_JR)
-        numbers = [{"train_residual": r, "residual_at_12": r, "train_evals": 100 * r} for r in residuals]
-        rows = [row(name, **found) for name, found in zip(names, numbers, strict=True)]
-        return summary(*rows, *(row(PRE, **numbers[1] | diverged) for _ in diverged))
-
-    assert outcomes(FIGURE34, found(0.1, 0.3, 0.3, 0.01, 0.01)) == [True] * 3
-    assert outcomes(FIGURE34, found(0.1, 0.15, 0.1, 0.2, 0.01)) == [False] * 3
-    assert outcomes(FIGURE34, found(0.1, 0.1, 0.1, 0.01, 0.01, diverged=1 / 3)) == [True, False, True]
+def figure1(evals, norms, residuals):
+    return by_columns(PAIR, early_evals=(5, 5), train_evals=evals, jacobian_norm=norms, residual_at_12=residuals)
 
 
-def test_figures_7_to_9_are_judged_by_the_numbers():
-    def radii(*values, **more):
-        names = (POST, SMALL_BUDGET, POST_JR)
-        return summary(*(row(n, spectral_radius=value, **more) for n, value in zip(names, values, strict=True)))
+def figure9(evals, norms):
+    return by_columns(DECAYED, backward_evals=evals, early_jacobian_norm=(1, 1, 1), jacobian_norm=norms)
 
-    assert outcomes(FIGURE7, radii(2.0, 5.0, 0.5)) == [True] * 3
-    assert outcomes(FIGURE7, radii(0.5, 0.4, 2.0)) == [False] * 3
 
-    known = {"spectral_radius_error": 0.02, "spectral_radius_unknown": 0.0}
-    (first, *_) = FIGURE7.judge(radii(2.0, 5.0, 0.5, **known))
+def figure9_on_images(residuals, fluctuations):
+    return by_columns(DECAYED_IMAGES, backward_residual=residuals, backward_fluctuation=fluctuations)
+
+
+@pytest.mark.parametrize(
+    ("result", "found", "expected"),
+    [
+        (FIGURE1, figure1((20, 6), (1.0, 0.1), (0.1, 0.01)), [True] * 4),
+        (FIGURE1, figure1((6, 20), (0.1, 1.0), (0.01, 0.1)), [False] * 4),
+        (FIGURE1_CIFAR10, on_images((0.2, 0.05), (0.2, 0.05), (0.3, 0.1)), [True] * 4),
+        (FIGURE1_CIFAR10, on_images((0.05, 0.2), (0.05, 0.2), (0.1, 0.3)), [False] * 4),
+        # Both solves must get worse.
+        (FIGURE1_CIFAR10, on_images((0.05, 0.05), (0.2, 0.05), (0.3, 0.1)), [False, True, True, True]),
+        (FIGURE9_CIFAR10, figure9_on_images((0.02, 0.05, 0.01), (0.3, 0.2, 0.1)), [True] * 4),
+        (FIGURE9_CIFAR10, figure9_on_images((0.02, 0.01, 0.05), (0.1, 0.2, 0.3)), [False] * 4),
+        (FIGURE34, figures_3_and_4(0.1, 0.3, 0.3, 0.01, 0.01), [True] * 3),
+        (FIGURE34, figures_3_and_4(0.1, 0.15, 0.1, 0.2, 0.01), [False] * 3),
+        (FIGURE34, figures_3_and_4(0.1, 0.1, 0.1, 0.01, 0.01, diverged=1 / 3), [True, False, True]),
+        (FIGURE7, by_columns(FEW, spectral_radius=(2.0, 5.0, 0.5)), [True] * 3),
+        (FIGURE7, by_columns(FEW, spectral_radius=(0.5, 0.4, 2.0)), [False] * 3),
+        (FIGURE8, by_columns(DECAYED, train_evals=(20, 19, 8)), [True]),
+        (FIGURE8, by_columns(DECAYED, train_evals=(20, 10, 8)), [False]),
+        (FIGURE8, by_columns(DECAYED, train_evals=(20, 19, 18)), [False]),
+        (FIGURE9, figure9((10, 9, 5), (3, 3, 2)), [True] * 3),
+        (FIGURE9, figure9((5, 9, 10), (2, 2, 0.5)), [False, False, True]),
+        (FIGURE9, figure9((10, 9, 5), (3, 2, 2)), [True, True, False]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_figures_are_judged_by_the_numbers(result, found, expected):
+    assert outcomes(result, found) == expected
+
+
+def test_the_error_of_a_radius_stands_beside_it():
+    found = by_columns(FEW, spectral_radius=(2.0, 5.0, 0.5), spectral_radius_error=[0.02] * 3)
+    (first, *_) = FIGURE7.judge(found)
     assert "0.50 ± 0.00 (error 0.02) against 2.00 ± 0.00 (error 0.02)" in first.evidence
-
-    def evals(*values):
-        names = (POST, WEIGHT_DECAY, POST_JR)
-        return summary(*(row(name, train_evals=value) for name, value in zip(names, values, strict=True)))
-
-    assert outcomes(FIGURE8, evals(20, 19, 8)) == [True]
-    assert outcomes(FIGURE8, evals(20, 10, 8)) == [False]
-    assert outcomes(FIGURE8, evals(20, 19, 18)) == [False]
-
-    def backward(products, norms):
-        names = (POST, WEIGHT_DECAY, POST_JR)
-        return summary(
-            *(
-                row(name, backward_evals=p, early_jacobian_norm=1.0, jacobian_norm=n)
-                for name, p, n in zip(names, products, norms, strict=True)
-            )
-        )
-
-    assert outcomes(FIGURE9, backward((10, 9, 5), (3, 3, 2))) == [True] * 3
-    assert outcomes(FIGURE9, backward((5, 9, 10), (2, 2, 0.5))) == [False, False, True]
-    assert outcomes(FIGURE9, backward((10, 9, 5), (3, 2, 2)))[2] is False
