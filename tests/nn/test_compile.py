@@ -201,13 +201,9 @@ def test_penalties_and_spectra_step_out_of_the_graph_too(fresh):
         torch.manual_seed(0)
         # Beyond zero, where tanh has a second derivative.
         z = torch.tanh(model.embed(x))
-        return (
-            jacobian_penalty(Equilibrium.at(cell, z, x)),
-            regularizer(Equilibrium.at(cell, z, x), step=3),
-            frobenius_norm(Equilibrium.at(cell, z, x)).value,
-            spectral_radius(Equilibrium.at(cell, z, x)).value,
-            operator_norm(Equilibrium.at(cell, z, x)).value,
-        )
+        eq = Equilibrium.at(cell, z, x)
+        spectra = [estimate(eq).value for estimate in (frobenius_norm, spectral_radius, operator_norm)]
+        return jacobian_penalty(eq), regularizer(eq, step=3), *spectra
 
     def pair(measure):
         values = measure(x)
@@ -268,29 +264,19 @@ def test_what_needs_two_derivatives_refuses_compiled_code(measure, fresh):
 def test_what_needs_one_derivative_takes_compiled_code(fresh):
     cell, x = PlainCell(16), torch.randn(4, 16)
     compiled = torch.compile(cell, backend="aot_eager")
-    generators = [torch.Generator().manual_seed(0) for _ in range(6)]
-    for measure in (spectral_radius, frobenius_norm):
-        torch.testing.assert_close(
-            measure(Equilibrium.at(compiled, x, x), generator=generators.pop().manual_seed(0)).value,
-            measure(Equilibrium.at(cell, x, x), generator=generators.pop().manual_seed(0)).value,
-        )
-    with torch.no_grad():
-        torch.testing.assert_close(
-            jacobian_penalty(Equilibrium.at(compiled, x, x), generator=generators.pop()),
-            jacobian_penalty(Equilibrium.at(cell, x, x), generator=generators.pop()),
-        )
+    values = []
+    for f in (compiled, cell):
+        eq, generator = Equilibrium.at(f, x, x), torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            penalty = jacobian_penalty(eq, generator=generator)
+        spectrum = [measure(eq, generator=generator).value for measure in (spectral_radius, frobenius_norm)]
+        values.append([penalty, *spectrum])
+    torch.testing.assert_close(*values)
 
 
 def test_the_functions_keep_their_faces():
-    for function in (
-        fixed_point,
-        jacobian_penalty,
-        frobenius_norm,
-        spectral_radius,
-        operator_norm,
-        DEQ.forward,
-        DEQ.solve,
-    ):
+    estimates = (jacobian_penalty, frobenius_norm, spectral_radius, operator_norm)
+    for function in (fixed_point, *estimates, DEQ.forward, DEQ.solve):
         assert function.__doc__
         assert "args" not in inspect.signature(function).parameters
     assert pickle.loads(pickle.dumps(fixed_point)) is fixed_point
