@@ -14,6 +14,7 @@ from steadeq.lab.cli.main import main
 from steadeq.lab.run.archive import archive_run
 from steadeq.lab.run.loading import build_model
 from steadeq.lab.run.record import Spread
+from steadeq.models import AbstractEquilibriumModel
 from steadeq.paper import iteration, iteration_rows
 from steadeq.paper.comparison import summarize
 from steadeq.paper.iteration import ITERATION, rank_correlation
@@ -51,6 +52,19 @@ def test_loops_spend_as_many_evaluations_on_a_step(name):
     spent = config.loop.num_answers * mean(drawn)
     assert spent == pytest.approx(task.depth_of(network), rel=0.05)
     assert config.evaluation_solver.max_evals == task.depth_of(network)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name.endswith(iteration_rows.NONE)])
+def test_networks_can_be_iterated_for_longer_than_trained(name):
+    _, config = ROWS[name]
+    model = build_model(config).eval()
+    assert isinstance(model, AbstractEquilibriumModel)
+    x = config.data.draw(2, torch.Generator().manual_seed(0)).inputs
+    depth = config.evaluation_solver.max_evals
+    with torch.no_grad():
+        output, eq = model.solve(x, solver=Loop(num_steps=4 * depth), states_at=(depth, 4 * depth))
+    torch.testing.assert_close(model.decode(eq.states[-1]), output)
+    assert not torch.equal(model.decode(eq.states[0]), output)
 
 
 @pytest.mark.parametrize(
