@@ -131,14 +131,6 @@ def test_the_cell_is_the_published_formula():
         torch.testing.assert_close(actual, wanted)
 
 
-def test_only_the_last_convolution_of_a_chain_changes_the_width():
-    with torch.device("meta"):
-        cell = models.create("mdeq/cifar10").layer.cell
-    chain = [layer for layer in cell.fusions[3][0] if isinstance(layer, nn.Conv2d)]
-    assert [(c.in_channels, c.out_channels, c.stride) for c in chain] == [(32, 32, (2, 2))] * 2 + [(32, 256, (2, 2))]
-    assert not isinstance(cell.fusions[3][0][-1], nn.ReLU)
-
-
 class TestWeightNorm:
     def test_it_is_cached_parameters_for_a_solve_and_gradients_reach_it(self, monkeypatch):
         model = backbone()

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from steadeq import DEQ, GMRES, Anderson, Equilibrium, Implicit, jacobian_penalty
@@ -107,24 +106,3 @@ def test_the_jacobian_penalty_has_a_gradient_in_all_parameters(norm):
 def test_an_unknown_norm_is_refused():
     with pytest.raises(ValueError, match="'post', 'pre', 'pre-textbook'"):
         make("none")
-
-
-def test_parameters_at_paper_scale_are_those_of_the_official_code():
-    with torch.device("meta"):
-        cell = TransformerCell(features=700, num_heads=10, hidden_features=48_000)
-        injection = nn.Linear(700, 2100)
-    attention = cell.attention
-
-    def count(*modules):
-        return sum(parameter.numel() for module in modules for parameter in module.parameters())
-
-    assert attention.head_features == 70
-    assert count(attention.qkv) == 1_472_100
-    assert count(attention.position) == 490_700
-    assert count(attention.out) == 491_400
-    assert count(cell.linear1) == 33_696_000
-    assert count(cell.linear2) == 33_601_400
-    assert attention.content_bias.numel() + attention.position_bias.numel() == 1_400
-    assert count(cell) == 69_753_000
-    # With the vocabulary's 26,626,388 (see the adaptive softmax): 97.85 million, as in the paper.
-    assert count(cell, injection) + 26_626_388 == 97_851_488

@@ -4,9 +4,8 @@ import pickle
 
 import pytest
 import torch
-from adjoints.cells import TanhCell, energy, leaf
+from adjoints.cells import TanhCell, energy
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from steadeq import DEQ, GMRES, Anderson, Broyden, Implicit, OneStep, Phantom, Picard, Shine, Unrolled
 
@@ -110,48 +109,9 @@ def test_compiled_code_is_left_out_of_the_state(layer):
     assert pickle.loads(pickle.dumps(layer)).compiles == layer.compiles
 
 
-def test_an_average_of_the_weights_can_be_kept(layer):
-    averaged = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(0.5))
-    x = leaf(3, 5)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    weights = [layer.cell.weight.detach().clone()]
-    averaged.update_parameters(layer)
-    for _ in range(2):
-        optimizer.zero_grad()
-        energy(layer(x)).backward()
-        optimizer.step()
-        averaged.update_parameters(layer)
-        weights.append(layer.cell.weight.detach().clone())
-    expected = 0.5 * (0.5 * weights[0] + 0.5 * weights[1]) + 0.5 * weights[2]
-    torch.testing.assert_close(averaged.module.cell.weight.detach(), expected)
-    reference = DEQ(TanhCell(5), solver=layer.solver, adjoint=layer.adjoint)
-    reference.load_state_dict(averaged.module.state_dict())
-    z = averaged(x)
-    torch.testing.assert_close(z, reference(x))
-    # Gradients flow through the average as through any module.
-    z.sum().backward()
-    assert averaged.module.cell.weight.grad is not None
-
-
 def test_casting_a_layer_casts_its_cell(layer):
     layer.float()
     x = torch.randn(3, 5, requires_grad=True)
     z = layer(x)
     z.sum().backward()
     assert z.dtype == x.grad.dtype == layer.cell.weight.grad.dtype == torch.float32
-
-
-def test_a_layer_with_weight_norm_can_be_copied():
-    class Cell(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.utils.parametrizations.weight_norm(nn.Linear(5, 5).double())
-
-        def forward(self, z, x):
-            return torch.tanh(0.5 * self.linear(z) + x)
-
-    layer, x = DEQ(Cell()), torch.randn(3, 5, dtype=torch.float64)
-    torch.testing.assert_close(step(copy.deepcopy(layer), x), step(layer, x), rtol=0, atol=0)
-    other = DEQ(Cell())
-    other.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(step(other, x), step(layer, x), **ROUNDING)

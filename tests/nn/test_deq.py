@@ -1,9 +1,8 @@
 import pytest
 import torch
-from adjoints.cells import EXACT, LONG_LOOP, TIGHT, TanhCell, energy, largest_error, leaf, relative_error
+from adjoints.cells import EXACT, LONG_LOOP, TIGHT, TanhCell, energy, largest_error, leaf
 from torch import nn
 
-import steadeq
 from steadeq import DEQ, GMRES, Anderson, Broyden, Equilibrium, Implicit, OneStep, Picard, Unrolled, fixed_point
 
 
@@ -231,40 +230,3 @@ def test_a_dropout_mask_that_travels_as_an_input_stays_with_its_sample(compact):
         z = cell(z, x, mask)
     assert largest_error(actual, torch.autograd.grad(energy(z), sources)) < 1e-9
     assert actual[-1][::4].abs().max() == 0
-
-
-def test_dropout_drawn_inside_the_cell_makes_no_equilibrium_and_says_so():
-    torch.manual_seed(1)
-
-    class Noisy(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = TanhCell(50, 0.8)
-
-        def forward(self, z, x):
-            return nn.functional.dropout(self.inner(z, x), 0.5)
-
-    x = leaf(4, 50)
-    with pytest.warns(steadeq.RandomnessWarning):
-        eq = DEQ(Noisy(), solver=Anderson(max_evals=30, tol=1e-3)).solve(x)
-    assert not eq.stats.converged.any()
-
-
-def test_a_nested_input_may_hold_things_that_are_no_tensors():
-    class Cell(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = TanhCell(5)
-
-        def forward(self, z, tree):
-            z = self.inner(z, tree["x"])
-            return z if tree["shift"] is None else z + tree["shift"]
-
-    x = leaf(9, 5)
-    gradients = []
-    for shift in (None, torch.zeros(9, 5, dtype=torch.float64)):
-        torch.manual_seed(2)
-        layer = DEQ(Cell(), solver=TIGHT, adjoint=EXACT)
-        z = layer({"x": x, "shift": shift}, z0=torch.zeros_like(x))
-        gradients.append(torch.autograd.grad(energy(z), x)[0])
-    assert relative_error(*gradients) < 1e-10
