@@ -5,14 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from steadeq import DEQ, GMRES, Anderson, Implicit, Picard, frobenius_norm, jacobian_penalty, models, spectral_radius
+from steadeq import DEQ, Anderson, Picard, frobenius_norm, jacobian_penalty, models, spectral_radius
 from steadeq.lab import recipes
 from steadeq.lab.serialization import differences
 from steadeq.models import BlockCell, EquilibriumTransformer, Predictions, StackedTransformer, TransformerBlock
 from steadeq.models.equilibrium_transformer import AbstractBlockConfig, Positions
 
 TIGHT = Anderson(max_evals=100, tol=1e-13)
-EXACT = Implicit(GMRES(max_evals=100, tol=1e-12, memory=100))
 SMALL = {"features": 16, "num_heads": 2, "hidden_features": 24}
 KINDS = {
     "language": {"vocab_size": 20, "cutoffs": (5,), "div_value": 2.0},

@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from steadeq import DEQ, GMRES, Anderson, Equilibrium, Implicit, jacobian_penalty
+from steadeq import DEQ, Anderson, Equilibrium, jacobian_penalty
 from steadeq.models.transformer import DropoutMasks, TransformerCell
 
 NORMS = ["post", "pre", "pre-textbook"]
 B, L, M, FEATURES, HIDDEN = 3, 5, 4, 8, 12
 TIGHT = Anderson(max_evals=100, tol=1e-13)
-EXACT = Implicit(GMRES(max_evals=100, tol=1e-12, memory=100))
 
 
 def make(norm="post", **options):
