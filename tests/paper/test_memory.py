@@ -10,7 +10,9 @@ CPU = torch.device("cpu")
 KB = 1024
 
 
-_collected = pytest.fixture(scope="module", autouse=True)(leave_old_garbage)
+@pytest.fixture(scope="module", autouse=True)
+def _without_old_garbage():
+    leave_old_garbage()
 
 
 def subject():

@@ -1,10 +1,8 @@
 """Tables 2 and 3 and Figure 6: which runs they need, what they say of made-up numbers, and that they can be made."""
 
 import json
-import os
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -169,14 +167,16 @@ def short(config):
 
 @pytest.fixture(scope="module")
 def cifar(tmp_path_factory):
+    """A folder of data with four images in each file."""
     leave_old_garbage()
+    data = tmp_path_factory.mktemp("data")
+    folder = data / "cifar-10-batches-bin"
+    folder.mkdir()
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        records = torch.cat([torch.arange(4)[:, None], torch.randint(256, (4, 3072))], dim=1).to(torch.uint8)
+        (folder / f"{name}.bin").write_bytes(bytes(records.flatten().tolist()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STEADEQ_DATA", str(tmp_path_factory.mktemp("data")))
-        folder = Path(os.environ["STEADEQ_DATA"]) / "cifar-10-batches-bin"
-        folder.mkdir()
-        for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-            records = torch.cat([torch.arange(4)[:, None], torch.randint(256, (4, 3072))], dim=1).to(torch.uint8)
-            (folder / f"{name}.bin").write_bytes(bytes(records.flatten().tolist()))
+        patch.setenv("STEADEQ_DATA", str(data))
         yield
 
 
