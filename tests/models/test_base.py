@@ -22,7 +22,17 @@ from steadeq import (
     models,
     spectral_radius,
 )
-from steadeq.models import AbstractEquilibriumModel, AbstractModelConfig, ConvDEQ, MDEQClassifier, ResNet, ToyDEQ
+from steadeq.models import (
+    AbstractEquilibriumModel,
+    AbstractModelConfig,
+    ConvDEQ,
+    DenseNet,
+    LoopedConv,
+    MDEQClassifier,
+    MonotoneDEQ,
+    ResNet,
+    ToyDEQ,
+)
 from steadeq.models.transformer import Predictions, generate
 from steadeq.nn import AdaptiveEmbedding, AdaptiveSoftmax
 
@@ -256,26 +266,46 @@ def test_names_are_sorted_and_unknown_names_fields_and_configs_refused_with_the_
         ResNet(Outsider.Config())
 
 
-@pytest.mark.parametrize(
-    ("config", "field", "value"),
-    [
-        (ToyDEQ.Config, "hidden", 0),
-        (ConvDEQ.Config, "stride", 0),
-        (ConvDEQ.Config, "groups", -4),
-        (ResNet.Config, "widths", (64, 0)),
-        (ResNet.Config, "num_classes", 0),
-        (models.DenseNet.Config, "blocks", ()),
-        (models.DenseNet.Config, "growth", 0),
-        (models.DenseNet.Config, "compression", 0.0),
-        (models.DenseNet.Config, "stem", "mnist"),
-        (models.MonotoneDEQ.Config, "channels", 0),
-        (ConvDEQ.Config, "channels", 10),
-        (ConvDEQ.Config, "hidden", 7),
-    ],
-)
-def test_a_value_that_makes_no_sense_is_refused_by_the_name_of_its_field(config, field, value):
-    with pytest.raises(ValueError, match=f"^{field} is "):
-        config(**{field: value})
+REFUSED = [
+    (ToyDEQ, {"hidden": 0}, "^hidden is "),
+    (ConvDEQ, {"stride": 0}, "^stride is "),
+    (ConvDEQ, {"groups": -4}, "^groups is "),
+    (ConvDEQ, {"channels": 10}, "^channels is 10"),
+    (ConvDEQ, {"hidden": 7}, "^hidden is 7"),
+    (ResNet, {"widths": (64, 0)}, "^widths is "),
+    (ResNet, {"num_classes": 0}, "^num_classes is "),
+    (ResNet, {"stem": "mnist"}, "^stem is 'mnist'"),
+    (ResNet, {"block": "wide"}, "^block is 'wide'"),
+    (ResNet, {"blocks": (1, 1)}, "one entry for each stage"),
+    (ResNet, {"groups": 0}, "^groups is 0"),
+    (ResNet, {"groups": 3}, "must divide all of widths"),
+    (DenseNet, {"blocks": ()}, "^blocks is "),
+    (DenseNet, {"growth": 0}, "^growth is "),
+    (DenseNet, {"compression": 0.0}, "^compression is "),
+    (DenseNet, {"stem": "mnist"}, "^stem is "),
+    (MonotoneDEQ, {"channels": 0}, "^channels is "),
+    (MonotoneDEQ, {"m": 0.0}, "^m is 0.0"),
+    (MonotoneDEQ, {"alpha": -1.0}, "^alpha is -1.0"),
+    (MonotoneDEQ, {"splitting": "douglas"}, "^splitting is 'douglas'"),
+    (MonotoneDEQ, {"kind": "sparse"}, "^kind is 'sparse'"),
+    (MonotoneDEQ, {"image_size": 3}, "^image_size is 3"),
+    (MonotoneDEQ, {"image_size": 6, "tiers": (3, 3)}, "^image_size is 6; 3 tiers need a multiple of 4"),
+    (MonotoneDEQ, {"tiers": (3, 0)}, "^tiers is 0"),
+    (MonotoneDEQ, {"kind": "dense", "tiers": (3,)}, r"^tiers is \(3,\); a dense state has no tiers"),
+    (LoopedConv, {"channels": 0}, "channels"),
+    (LoopedConv, {"dims": 3}, "dims"),
+    (LoopedConv, {"num_states": 0}, "num_states"),
+    (LoopedConv, {"recall": "all"}, "recall"),
+    (LoopedConv, {"start_noise": -1.0}, "start_noise"),
+    (LoopedConv, {"num_outer_blocks": -1}, "num_outer_blocks"),
+    (LoopedConv, {"num_states": 2, "recall": "none"}, "recall"),
+]
+
+
+@pytest.mark.parametrize(("model", "fields", "message"), REFUSED)
+def test_a_value_that_makes_no_sense_is_refused_by_the_name_of_its_field(model, fields, message):
+    with pytest.raises(ValueError, match=message):
+        model.Config(**fields)
 
 
 def test_a_size_that_is_no_integer_is_refused():

@@ -78,18 +78,3 @@ def test_convolutions_start_with_the_variance_of_kaiming():
         if isinstance(module, torch.nn.Conv2d):
             expected = (2 / (module.out_channels * module.kernel_size[0] ** 2)) ** 0.5
             assert module.weight.std().item() == pytest.approx(expected, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"stem": "mnist"}, "stem is 'mnist'"),
-        ({"block": "wide"}, "block is 'wide'"),
-        ({"blocks": (1, 1)}, "one entry for each stage"),
-        ({"groups": 0}, "groups is 0"),
-        ({"groups": 3}, "must divide all of widths"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        ResNet(**options)

@@ -108,16 +108,3 @@ def test_noise_at_the_start_is_for_training_only():
     starts = [model.encode(x)[0] for _ in range(2)]
     assert not torch.equal(*starts)
     assert not model.eval().encode(x)[0].any()
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *({"channels": 0}, {"dims": 3}, {"num_states": 0}, {"recall": "all"}, {"start_noise": -1.0}),
-        *({"num_outer_blocks": -1}, {"recall": "none", "num_states": 2}),
-    ],
-    ids=str,
-)
-def test_options_that_make_no_sense_are_refused(fields):
-    with pytest.raises(ValueError, match=next(iter(fields))):
-        LoopedConv(**fields)

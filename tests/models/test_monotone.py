@@ -330,24 +330,6 @@ def test_under_autocast_the_state_keeps_its_precision(kind):
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"m": 0.0}, "m is 0.0"),
-        ({"alpha": -1.0}, "alpha is -1.0"),
-        ({"splitting": "douglas"}, "splitting is 'douglas'"),
-        ({"kind": "sparse"}, "kind is 'sparse'"),
-        ({"image_size": 3}, "image_size is 3"),
-        ({"image_size": 6, "tiers": (3, 3)}, "image_size is 6; 3 tiers need a multiple of 4"),
-        ({"tiers": (3, 0)}, "tiers is 0"),
-        ({"kind": "dense", "tiers": (3,)}, r"tiers is \(3,\); a dense state has no tiers"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        MonotoneDEQ(**options)
-
-
 @pytest.mark.parametrize("size", [(4, 5), (7, 4)])
 def test_tiers_of_odd_images_are_refused(size):
     with pytest.raises(ValueError, match=f"size is {max(size)}; 2 tiers need a multiple of 2"):
