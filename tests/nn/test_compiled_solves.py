@@ -117,7 +117,9 @@ SLOW_ADJOINTS = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "adjoint"), [*ADJOINTS, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_ADJOINTS)], ids=str
+    ("kind", "adjoint"),
+    [*ADJOINTS, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_ADJOINTS)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_gradients_are_those_of_the_eager_solve(kind, adjoint, compiler):
     solver = kind(max_evals=6, tol=0)
