@@ -3,7 +3,6 @@ import warnings
 import pytest
 import torch
 from adjoints.cells import EXACT, TIGHT, Offset, TanhCell, energy, largest_error, leaf
-from torch.autograd import gradcheck
 
 from steadeq import Anderson, ConvergenceWarning, Picard, Reversible, Status, fixed_point
 from steadeq._internal.trees import leaves, rebuild
@@ -67,15 +66,6 @@ def test_a_short_visit_does_not_count_for_a_solver_with_patience(patience, num_e
         eq = fixed_point(visiting, torch.ones(2, 3), solver=solver, adjoint=Reversible())
     assert eq.stats.num_evals.tolist() == [num_evals] * 2
     assert eq.stats.converged.all()
-
-
-def test_gradcheck():
-    cell, x = TanhCell(3), leaf(2, 3)
-    solver = Picard(max_evals=6, tol=0.0, damping=0.6)
-    assert gradcheck(
-        lambda x, *_: fixed_point(cell, torch.zeros(2, 3).double(), x, solver=solver, adjoint=Reversible()).z,
-        (x, *cell.parameters()),
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -36,29 +36,16 @@ BROYDEN = Broyden(max_evals=60, tol=1e-6)
 
 
 @each_adjoint
-@pytest.mark.parametrize("exponent", [-40, -20, 20, 40])
-def test_scaling_the_loss_scales_the_gradient_exactly(adjoint, exponent):
-    # By a power of two (1e-12 to 1e12), so that rounding is no excuse.
+@pytest.mark.parametrize("scale", [2.0**-40, 2.0**40, 1e-6])
+def test_scaling_the_loss_scales_the_gradient(adjoint, scale):
     cell, x = TanhCell(24, 0.9, torch.float32), leaf(6, 24, dtype=torch.float32)
     sources = [*cell.parameters(), x]
     loss = energy(fixed_point(cell, torch.zeros_like(x), x, solver=BROYDEN, adjoint=adjoint).z)
     expected = torch.autograd.grad(loss, sources, retain_graph=True)
-    scale = 2.0**exponent
     scaled = [gradient / scale for gradient in torch.autograd.grad(scale * loss, sources)]
-    assert largest_error(scaled, expected) < 1e-6
-
-
-@each_adjoint
-@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6])
-def test_scaling_the_loss_by_any_number_scales_the_gradient(adjoint, scale):
-    cell, x = TanhCell(24, 0.9, torch.float32), leaf(6, 24, dtype=torch.float32)
-    sources = [*cell.parameters(), x]
-    loss = fixed_point(cell, torch.zeros_like(x), x, solver=BROYDEN, adjoint=adjoint).z.square().mean()
-    expected = torch.autograd.grad(loss, sources, retain_graph=True)
-    scaled = [gradient / scale for gradient in torch.autograd.grad(scale * loss, sources)]
-    # Newton's differences of f amplify the rounding of the scale.
+    # By a power of two rounding is no excuse; differences of f, as Newton's method takes them, amplify that of 1e-6.
     is_newton = isinstance(adjoint, Implicit) and isinstance(adjoint.solver, NewtonKrylov)
-    assert largest_error(scaled, expected) < (1e-4 if is_newton else 1e-6)
+    assert largest_error(scaled, expected) < (1e-4 if is_newton and scale == 1e-6 else 1e-6)
 
 
 @each_backward_solver
@@ -134,17 +121,6 @@ def test_a_gradient_that_is_not_finite_is_reported_and_stays_in_its_row(solver, 
     assert eq.backward.converged[[0, 2, 3]].all()
 
 
-def test_a_batch_in_another_order_has_its_gradients_in_that_order():
-    cell, x = TanhCell(6, 0.95), leaf(9, 6)
-    order = torch.randperm(9)
-    (straight,) = torch.autograd.grad(
-        energy(fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z), x
-    )
-    mixed = x.detach()[order].requires_grad_()
-    energy(fixed_point(cell, torch.zeros_like(mixed), mixed, solver=TIGHT, adjoint=EXACT).z).backward()
-    torch.testing.assert_close(mixed.grad, straight[order], rtol=1e-11, atol=1e-12)
-
-
 def test_a_singular_adjoint_system_is_reported_and_finite():
     # f(z) = z + x has J = I: no equilibrium, and no gradient either.
     x = leaf(3, 4)
@@ -155,7 +131,7 @@ def test_a_singular_adjoint_system_is_reported_and_finite():
     assert (eq.backward.residual > 0.5).all()
 
 
-def test_non_contiguous_gradients_and_inputs_work():
+def test_non_contiguous_and_expanded_gradients_and_non_contiguous_inputs_work():
     cell = TanhCell(6)
     base = leaf(6, 4)
     z = fixed_point(cell, torch.zeros(4, 6, dtype=torch.float64), base.T, solver=TIGHT, adjoint=EXACT).z
@@ -165,15 +141,10 @@ def test_non_contiguous_gradients_and_inputs_work():
     z = fixed_point(cell, torch.zeros_like(dense), dense, solver=TIGHT, adjoint=EXACT).z
     (expected,) = torch.autograd.grad(z, dense, g.contiguous())
     torch.testing.assert_close(actual, expected.T)
-
-
-def test_a_gradient_expanded_from_one_number_works():
     # sum() hands a zero-stride tensor to backward.
-    cell, x = TanhCell(6), leaf(4, 6)
-    z = fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z
-    (expanded,) = torch.autograd.grad(z.sum(), x, retain_graph=True)
-    (dense,) = torch.autograd.grad(z, x, torch.ones(4, 6, dtype=torch.float64))
-    torch.testing.assert_close(expanded, dense)
+    z = fixed_point(cell, torch.zeros_like(dense), dense, solver=TIGHT, adjoint=EXACT).z
+    (expanded,) = torch.autograd.grad(z.sum(), dense, retain_graph=True)
+    torch.testing.assert_close(expanded, torch.autograd.grad(z, dense, torch.ones_like(dense))[0])
 
 
 def test_only_one_leaf_of_the_state_may_be_used_by_the_loss():

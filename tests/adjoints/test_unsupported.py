@@ -80,17 +80,6 @@ def test_vmap_over_closed_over_parameters_is_refused(x):
         torch.func.vmap(value)(torch.stack([matrix(4, 0.5), matrix(4, 0.5)]))
 
 
-def test_per_sample_gradients_need_no_vmap(cell, x):
-    # What vmap(grad) is used for: the samples of the batch are independent anyway.
-    x.requires_grad_()
-    z = fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z
-    (together,) = torch.autograd.grad(z.sum(), x)
-    for row in range(3):
-        alone = x.detach()[row : row + 1].requires_grad_()
-        z = fixed_point(cell, torch.zeros_like(alone), alone, solver=TIGHT, adjoint=EXACT).z
-        torch.testing.assert_close(torch.autograd.grad(z.sum(), alone)[0][0], together[row])
-
-
 def test_the_functional_api_of_autograd_works(cell, x):
     layer = lambda x: fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z  # noqa: E731
     jacobian = torch.autograd.functional.jacobian(layer, x).reshape(12, 12)
@@ -103,16 +92,6 @@ def test_the_functional_api_of_autograd_works(cell, x):
     torch.testing.assert_close(product.flatten(), v.flatten() @ jacobian)
     _, product = torch.autograd.functional.jvp(layer, x, v)
     torch.testing.assert_close(product.flatten(), jacobian @ v.flatten())
-
-
-def test_functional_call_moves_gradients_to_the_given_parameters(cell, x):
-    layer = DEQ(cell, solver=TIGHT, adjoint=EXACT)
-    expected = torch.autograd.grad(energy(layer(x)), list(layer.parameters()))
-    given = {name: parameter.detach().clone().requires_grad_() for name, parameter in layer.named_parameters()}
-    z = torch.func.functional_call(layer, given, (x,))
-    energy(z).backward()
-    torch.testing.assert_close([parameter.grad for parameter in given.values()], list(expected))
-    assert all(parameter.grad is None for parameter in layer.parameters())
 
 
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
