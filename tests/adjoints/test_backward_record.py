@@ -47,34 +47,22 @@ def test_the_record_tells_how_the_backward_solve_went(solver):
     assert record.trace.shape == (int(record.num_evals.max()), 3)
     torch.testing.assert_close(record.trace.amin(dim=0), record.residual)
     assert record.failures() == ""
+    assert str(record).startswith("backward: 3 of 3 samples converged in")
+    assert "CONVERGED" in repr(record)
 
 
-def test_a_second_backward_replaces_the_record():
+def test_the_record_is_that_of_the_last_backward_and_holds_no_graph():
     eq = solve(EXACT)
-    eq.z.sum().backward(retain_graph=True)
+    (0 * eq.z).sum().backward(retain_graph=True)
     first = eq.backward
-    (0 * eq.z).sum().backward()
-    assert eq.backward is not first
-    assert first.num_evals.min() > 0
-    assert eq.backward.num_evals.tolist() == [0, 0, 0]
-
-
-def test_the_record_holds_no_graph():
-    eq = solve(EXACT)
+    assert first.num_evals.tolist() == [0, 0, 0]
     (slope,) = torch.autograd.grad(energy(eq.z), eq.z, create_graph=True)
     energy(eq.z).backward(slope.sum())
+    assert eq.backward is not first
+    assert eq.backward.num_evals.min() > 0
     for tensor in (eq.backward.residual, eq.backward.trace):
         assert tensor.grad_fn is None
         assert not tensor.requires_grad
-
-
-def test_running_out_of_products_is_recorded():
-    eq = solve(HARD)
-    energy(eq.z).backward()
-    assert eq.backward.status.tolist() == [Status.MAX_EVALS] * 3
-    assert eq.backward.num_evals.tolist() == [2] * 3
-    assert (eq.backward.residual > 1e-9).all()
-    assert re.match(r"3 of 3 samples MAX_EVALS: .* Largest relative residual: ", eq.backward.failures())
 
 
 @pytest.mark.parametrize(("adjoint", "num_products"), [(OneStep(), 0), (Phantom(7, 0.5), 6), (Shine(), 0)])
@@ -92,22 +80,18 @@ def test_inexact_adjoints_record_their_products_and_claim_no_convergence(adjoint
     assert "3 NOT_MEASURED" in repr(eq.backward)
 
 
-def test_a_backward_solve_that_does_not_converge_warns_once():
+def test_a_backward_solve_that_does_not_converge_is_recorded_and_warns_once():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for batch in (3, 5):
-            energy(solve(HARD, batch=batch).z).backward()
+            eq = solve(HARD, batch=batch)
+            energy(eq.z).backward()
+    assert eq.backward.status.tolist() == [Status.MAX_EVALS] * 5
+    assert eq.backward.num_evals.tolist() == [2] * 5
+    assert (eq.backward.residual > 1e-9).all()
+    assert re.match(r"5 of 5 samples MAX_EVALS: .* Largest relative residual: ", eq.backward.failures())
     assert [warning.category for warning in caught] == [ConvergenceWarning]
     assert re.search(r"backward solve by GMRES\(.*\(MAX_EVALS\).*raise max_evals.*eq\.backward", str(caught[0].message))
-
-
-@pytest.mark.parametrize(
-    "adjoint", [EXACT, Implicit(), Implicit(Anderson(max_evals=60)), OneStep(), Phantom(), Shine(), Unrolled()]
-)
-def test_what_converges_or_never_claimed_to_does_not_warn(adjoint):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        energy(solve(adjoint, norm=0.6, solver=Broyden(tol=1e-10)).z).backward()
 
 
 SHORT = Picard(max_evals=2, tol=1e-12)
@@ -132,25 +116,16 @@ def test_what_went_wrong_is_part_of_the_warning():
         fixed_point(TanhCell(4), torch.zeros_like(x), x, solver=SHORT)
 
 
-def test_a_forward_solve_whose_gradient_nobody_can_ask_for_does_not_warn():
+def test_nothing_is_said_of_what_converges_or_never_claimed_to_or_has_no_gradient():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        for adjoint in (EXACT, Implicit(), Implicit(Anderson(max_evals=60)), OneStep(), Phantom(), Shine()):
+            energy(solve(adjoint, norm=0.6, solver=Broyden(tol=1e-10)).z).backward()
         fixed_point(torch.cos, torch.zeros(3, 4), solver=SHORT)
         with torch.no_grad():
             solve(EXACT, solver=SHORT)
-
-
-def test_a_budget_that_is_meant_to_be_spent_does_not_warn():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        # A budget that is meant to be spent.
         fixed_depth = Picard(max_evals=5, tol=0)
         energy(solve(Implicit(GMRES(max_evals=3, tol=0)), solver=fixed_depth).z).backward()
         # What is unrolled has the gradient of what was computed, converged or not.
         energy(solve(Unrolled(), solver=SHORT).z).backward()
-
-
-def test_printing_a_record_says_how_the_backward_solve_went():
-    eq = solve(EXACT)
-    energy(eq.z).backward()
-    assert str(eq.backward).startswith("backward: 3 of 3 samples converged in")
-    assert "CONVERGED" in repr(eq.backward)

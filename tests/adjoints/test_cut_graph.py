@@ -88,16 +88,12 @@ def test_the_size_of_the_state_and_its_dtype_do_not_matter(scale, dtype):
         frobenius_norm(Equilibrium.at(lambda z, x: z.detach() @ weight + x, x, x))
     with pytest.raises(RuntimeError, match=CUT):
         frobenius_norm(Equilibrium.at(lambda z, x: z.detach() @ weight + x, torch.zeros_like(x), x))
+    with pytest.raises(RuntimeError, match=CUT):
+        spectral_radius(Equilibrium.at(lambda z: 0.5 * z.detach(), torch.zeros_like(x)))
     assert torch.equal(
         frobenius_norm(Equilibrium.at(lambda z, x: 2 * x, x, x)).value,
         torch.zeros(3, dtype=torch.promote_types(dtype, torch.float32)),
     )
-
-
-def test_a_state_of_zero_with_an_image_of_zero_is_moved_too():
-    z = torch.zeros(2, 3)
-    with pytest.raises(RuntimeError, match=CUT):
-        spectral_radius(Equilibrium.at(lambda z: 0.5 * z.detach(), z))
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -130,22 +126,9 @@ def test_a_leaf_that_f_does_not_use_has_columns_of_zero():
 @pytest.mark.parametrize("measure", MEASURES)
 def test_a_map_that_does_not_depend_on_the_state_has_a_jacobian_of_zero(measure):
     x = torch.randn(3, 5)
-    result = measure(Equilibrium.at(lambda z, x: 2 * x, x, x))
-    assert torch.equal(getattr(result, "value", result), torch.zeros(() if measure is jacobian_penalty else 3))
-
-
-def test_the_gradient_of_a_map_that_does_not_depend_on_the_state_is_that_of_the_map():
-    x = leaf(3, 5)
-    eq = fixed_point(lambda z, x: 2 * x, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT)
-    eq.z.sum().backward()
-    torch.testing.assert_close(x.grad, torch.full_like(x, 2))
-    assert eq.backward.converged.all()
-
-
-def test_a_random_map_that_does_not_depend_on_the_state_is_not_taken_for_a_cut_one():
-    x = torch.randn(3, 500)
-    value = frobenius_norm(Equilibrium.at(lambda z, x: x + 1e-3 * torch.randn_like(x), x, x)).value
-    assert torch.equal(value, torch.zeros(3))
+    for noise in (0.0, 1e-3):
+        result = measure(Equilibrium.at(lambda z, x, noise=noise: 2 * x + noise * torch.randn_like(x), x, x))
+        assert torch.equal(getattr(result, "value", result), torch.zeros(() if measure is jacobian_penalty else 3))
 
 
 def test_a_constant_with_a_path_is_the_way_out():
