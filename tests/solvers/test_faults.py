@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import re
 from functools import partial
 
@@ -9,8 +10,7 @@ from problems import affine, mixed, near_critical, tanh_network
 from stubs import Scripted, replay
 
 from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, Picard, Status, fixed_point
-from steadeq.equilibrium import ConvergenceError, SolveStats
-from steadeq.solvers import AbstractSolver
+from steadeq.equilibrium import ConvergenceError
 
 SOLVERS = [Picard, Anderson, Broyden, NewtonKrylov]
 EVERY = [*SOLVERS, GMRES]
@@ -23,21 +23,14 @@ def solve(problem, solver, **options):
 class TestNonFinite:
     @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
     @pytest.mark.parametrize("solver", SOLVERS)
-    def test_the_first_evaluation(self, solver, bad):
-        z0 = torch.randn(3, 2)
-        eq = fixed_point(lambda z: torch.full_like(z, bad), z0, solver=solver())
-        assert eq.stats.status.tolist() == [Status.NON_FINITE] * 3
-        assert eq.stats.num_evals.tolist() == [1] * 3
+    def test_a_single_bad_element_of_the_first_image_is_enough(self, solver, bad):
+        z0 = torch.randn(2, 4)
+        f = lambda z: torch.cat([0.5 * z[:, :-1] + 1, torch.full_like(z[:, -1:], bad)], dim=1)  # noqa: E731
+        eq = fixed_point(f, z0, solver=solver())
+        assert eq.stats.status.tolist() == [Status.NON_FINITE] * 2
+        assert eq.stats.num_evals.tolist() == [1] * 2
         assert eq.stats.residual.isinf().all()
         assert torch.equal(eq.z, z0)
-        assert not eq.stats.converged.any()
-
-    @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-    @pytest.mark.parametrize("solver", SOLVERS)
-    def test_a_single_bad_element_is_enough(self, solver, bad):
-        f = lambda z: torch.cat([0.5 * z[:, :-1] + 1, torch.full_like(z[:, -1:], bad)], dim=1)  # noqa: E731
-        eq = fixed_point(f, torch.zeros(2, 4), solver=solver())
-        assert eq.stats.status.tolist() == [Status.NON_FINITE] * 2
 
     def test_an_overflow_on_the_way_ends_with_the_best_finite_point(self):
         eq = fixed_point(lambda z: z**2 + 2, torch.ones(2, 1), solver=Picard(max_evals=50))
@@ -47,18 +40,16 @@ class TestNonFinite:
         assert eq.stats.num_evals.max() < 20
         assert torch.equal(eq.stats.residual, eq.stats.trace.amin(0))
 
+    @pytest.mark.parametrize("others", [0.0, 1.0])
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
     @pytest.mark.parametrize("solver", SOLVERS)
-    def test_a_start_that_is_not_finite_is_reported(self, solver):
-        problem = affine(torch.float64, 3)
-        z0 = problem.z0.clone()
-        z0[1] = float("nan")
-        eq = fixed_point(problem.f, z0, *problem.inputs, solver=solver(max_evals=60))
+    def test_a_start_that_is_not_finite_is_reported_whatever_map_and_neighbors_do(self, solver, bad, others):
+        # The image of infinity is finite, and samples at zero are done at once.
+        z0 = torch.full((3, 4), others, dtype=torch.float64)
+        z0[1, 0] = bad
+        eq = fixed_point(lambda z: torch.tanh(0.5 * z), z0, solver=solver(max_evals=200))
         assert eq.stats.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
-
-    @pytest.mark.parametrize("solver", SOLVERS)
-    def test_an_infinite_start_under_a_bounded_map_is_not_called_converged_at_once(self, solver):
-        eq = fixed_point(torch.tanh, torch.full((1, 2), float("inf")), solver=solver(max_evals=5))
-        assert not eq.stats.converged.any()
+        assert eq.stats.num_evals[1] == 1
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
     @pytest.mark.parametrize("solver", SOLVERS)
@@ -96,17 +87,6 @@ class TestStagnation:
         assert set(eq.stats.status.tolist()) <= {Status.STAGNATED, Status.CONVERGED}
         assert (eq.stats.residual < 4 * torch.finfo(dtype).eps).all()
 
-    def test_an_orbit_of_period_two(self):
-        f = lambda z, c: 2 * c - z  # noqa: E731
-        c = torch.tensor([[5.0], [7.0], [-3.0]])
-        eq = fixed_point(f, c + 1, c, solver=Picard(max_evals=1000, tol=1e-3))
-        assert eq.stats.status.tolist() == [Status.STAGNATED] * 3
-        assert (eq.stats.num_evals <= 100).all()
-        assert eq.z.isfinite().all()
-        # One half step ends the orbit, and so does Anderson's first secant.
-        assert fixed_point(f, c + 1, c, solver=Picard(tol=1e-3, damping=0.5)).stats.converged.all()
-        assert fixed_point(f, c + 1, c, solver=Anderson(tol=1e-3)).stats.converged.all()
-
     @pytest.mark.parametrize("solver", [Picard(max_evals=1200, tol=1e-6), Anderson(max_evals=1200, tol=1e-6, memory=2)])
     def test_slow_progress_is_not_stagnation(self, solver):
         eq = solve(near_critical(torch.float64, 2), solver)
@@ -123,9 +103,13 @@ class TestStagnation:
         assert eq.stats.converged.all()
 
     @pytest.mark.parametrize("solver", SOLVERS)
-    def test_a_tolerance_of_zero_never_stagnates(self, solver):
-        eq = solve(near_critical(torch.float32, 3), solver(max_evals=90, tol=0))
+    def test_a_tolerance_of_zero_never_stagnates_and_keeps_the_best_point(self, solver):
+        # At the rounding limit differences are noise, and Gram matrices singular.
+        problem = affine(torch.float32, 5)
+        eq = solve(problem, solver(max_evals=300, tol=0))
         assert (eq.stats.status != Status.STAGNATED).all()
+        assert (eq.stats.residual < 1e-6).all()
+        assert (problem.error(eq.z) < 1e-5).all()
 
 
 class TestDivergence:
@@ -205,13 +189,6 @@ class TestLongWork:
         assert eq.stats.trace.max() > 1.0 or eq.stats.num_evals.item() > 40
         assert eq.stats.converged.all()
 
-    @pytest.mark.parametrize("solver", [Anderson(max_evals=90), Broyden(max_evals=90)], ids=repr)
-    def test_it_is_not_called_stagnated(self, solver):
-        # No fixed point at all: the budget is spent.
-        f = lambda z: torch.relu(z.abs() + 1) * 1.5  # noqa: E731
-        eq = fixed_point(f, torch.zeros(1, 3), solver=dataclasses.replace(solver, tol=1e-9))
-        assert eq.stats.status.item() in (Status.MAX_EVALS, Status.NON_FINITE, Status.DIVERGED)
-
 
 class TestLimit:
     @pytest.mark.parametrize("solver", SOLVERS)
@@ -220,18 +197,6 @@ class TestLimit:
         assert eq.stats.status.tolist() == [Status.MAX_EVALS] * 3
         assert eq.stats.num_evals.tolist() == [4] * 3
         assert (eq.stats.residual > 1e-8).all()
-
-    def test_raising_is_on_request(self):
-        with pytest.raises(ConvergenceError) as error:
-            solve(near_critical(torch.float64, 3), Picard(max_evals=4)).raise_if_failed()
-        text = str(error.value)
-        assert "3 of 3 samples MAX_EVALS" in text
-        assert Status.MAX_EVALS.message in text
-        assert "Largest relative residual" in text
-
-    def test_a_converged_equilibrium_is_returned_as_it_is(self):
-        eq = solve(affine(torch.float64, 3), Anderson())
-        assert eq.raise_if_failed() is eq
 
     def test_every_kind_of_failure_is_counted(self):
         f = lambda z, kind: torch.where(  # noqa: E731
@@ -245,27 +210,24 @@ class TestLimit:
         assert eq.stats.status.tolist() == expected
         with pytest.raises(ConvergenceError) as error:
             eq.raise_if_failed()
-        for part in ("2 of 5 samples MAX_EVALS", "1 of 5 samples NON_FINITE", "1 of 5 samples STAGNATED"):
+        parts = ("2 of 5 samples MAX_EVALS", "1 of 5 samples NON_FINITE", "1 of 5 samples STAGNATED")
+        for part in (*parts, Status.MAX_EVALS.message, "Largest relative residual"):
             assert part in str(error.value)
         assert "CONVERGED" not in str(error.value)
+        # Samples that go around between two points end where one half step, or Anderson's first secant, finds them.
+        orbit = lambda z: 10 - z  # noqa: E731
+        for solver in (Picard(tol=1e-3, damping=0.5), Anderson(tol=1e-3)):
+            assert fixed_point(orbit, torch.ones(1, 1), solver=solver).stats.converged.all()
 
 
 class TestReports:
-    @pytest.mark.parametrize("status", list(Status))
-    def test_every_status_says_what_happened_in_a_sentence(self, status):
-        assert status.message.endswith(".")
-        assert status.message[0].isupper()
-
-    def test_failures_say_what_to_do(self):
-        assert "max_evals" in Status.MAX_EVALS.message
-        assert "tol" in Status.MAX_EVALS.message
+    def test_every_status_says_in_a_sentence_what_happened_and_what_to_do(self):
+        assert all(status.message.endswith(".") and status.message[0].isupper() for status in Status)
+        assert len({status.message for status in Status}) == len(Status) == 6
+        assert re.search("tol.*max_evals|max_evals.*tol", Status.MAX_EVALS.message)
         assert "damping" in Status.NON_FINITE.message
         assert "dtype" in Status.STAGNATED.message
-
-    def test_messages_differ(self):
-        assert len({status.message for status in Status}) == len(Status) == 6
-
-    def test_what_was_not_measured_gives_no_advice(self):
+        # What was not measured gives no advice.
         assert not re.search("raise|loosen|max_evals|tol", Status.NOT_MEASURED.message)
 
     def test_text_gives_counts_and_no_tensors(self):
@@ -276,13 +238,6 @@ class TestReports:
         assert f"{count} CONVERGED, {9 - count} MAX_EVALS" in repr(eq.stats)
         assert "tensor" not in repr(eq.stats)
         assert repr(eq) == f"Equilibrium({eq.stats})"
-
-    def test_stats_are_frozen_and_made_by_keyword(self):
-        stats = solve(affine(torch.float64, 1), Anderson()).stats
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            stats.residual = None
-        with pytest.raises(TypeError):
-            SolveStats(stats.residual, stats.num_evals, stats.status, stats.trace)
 
     def test_stats_lie_with_the_state(self):
         eq = solve(affine(torch.float64, 3), Anderson())
@@ -352,15 +307,6 @@ class TestDegenerateHistories:
         assert torch.equal(eq.z[0], torch.ones(6, dtype=torch.float64))
         assert (eq.stats.residual < 1e-6).all()
 
-    @pytest.mark.parametrize("solver", SOLVERS)
-    def test_going_on_at_the_rounding_limit_keeps_the_best_point(self, solver):
-        # Differences are noise there, and Gram matrices singular.
-        problem = affine(torch.float32, 5)
-        eq = solve(problem, solver(max_evals=300, tol=0))
-        assert eq.z.isfinite().all()
-        assert (eq.stats.residual < 1e-6).all()
-        assert (problem.error(eq.z) < 1e-5).all()
-
     @pytest.mark.parametrize("solver", [Anderson, Broyden, NewtonKrylov])
     def test_more_memory_than_dimensions_is_harmless(self, solver):
         slope = torch.tensor([[0.5], [-2.0], [0.9]], dtype=torch.float64)
@@ -381,9 +327,11 @@ class TestDegenerateHistories:
     @pytest.mark.parametrize("solver", [Picard, Anderson, Broyden, NewtonKrylov])
     def test_a_constant_map_takes_two_evaluations(self, solver):
         x = torch.randn(3, 4)
-        eq = fixed_point(lambda z, x: x.clone(), torch.zeros(3, 4), x, solver=solver(tol=0))
-        assert eq.stats.num_evals.tolist() == [2] * 3
-        assert torch.equal(eq.z, x)
+        # A map may return what it was given.
+        for f in (lambda z, x: x.clone(), lambda z, x: x):
+            eq = fixed_point(f, torch.zeros(3, 4), x, solver=solver(tol=0))
+            assert eq.stats.num_evals.tolist() == [2] * 3
+            assert torch.equal(eq.z, x)
 
     @pytest.mark.parametrize("solver", [Anderson, Broyden, NewtonKrylov])
     def test_a_shift_has_no_fixed_point_and_no_nan(self, solver):
@@ -407,23 +355,7 @@ class TestDegenerateHistories:
         torch.testing.assert_close(eq.z, target)
 
 
-def refusal(make, kind=ValueError):
-    with pytest.raises(kind) as error:
-        make()
-    text = str(error.value)
-    assert text.endswith(".")
-    assert "\n" not in text
-    return text
-
-
 class TestHyperParameters:
-    @pytest.mark.parametrize("tol", [-1e-3, float("nan"), float("inf"), -float("inf")])
-    @pytest.mark.parametrize("solver", EVERY)
-    def test_tol(self, solver, tol):
-        text = refusal(lambda: solver(tol=tol))
-        assert text.startswith(f"tol is {tol!r}")
-        assert "finite number >= 0" in text
-
     @pytest.mark.parametrize(
         ("value", "kind"), [(0, ValueError), (-3, ValueError), (1.5, TypeError), (True, TypeError)]
     )
@@ -432,26 +364,24 @@ class TestHyperParameters:
         [(solver, "max_evals") for solver in EVERY] + [(solver, "memory") for solver in EVERY if solver is not Picard],
     )
     def test_counts(self, solver, name, value, kind):
-        text = refusal(lambda: solver(**{name: value}), kind)
-        assert text.startswith(f"{name} is {value!r}")
-        assert "integer >= 1" in text
+        with pytest.raises(kind, match=rf"^{name} is {value!r}; .*integer >= 1.*\.$"):
+            solver(**{name: value})
 
-    @pytest.mark.parametrize("value", [None, "10", 3.0])
-    def test_counts_of_other_types(self, value):
-        assert refusal(lambda: Picard(max_evals=value), TypeError).startswith(f"max_evals is {value!r}")
-
-    @pytest.mark.parametrize("value", [0, 1.5, -0.5, float("nan")])
-    @pytest.mark.parametrize(("solver", "name"), [(Picard, "damping"), (Anderson, "mixing")])
-    def test_fractions(self, solver, name, value):
-        text = refusal(lambda: solver(**{name: value}))
-        assert text.startswith(f"{name} is {value!r}")
-        assert "(0, 1]" in text
-
-    @pytest.mark.parametrize("value", [-1e-8, float("nan"), float("inf")])
-    def test_ridge(self, value):
-        text = refusal(lambda: Anderson(ridge=value))
-        assert text.startswith(f"ridge is {value!r}")
-        assert ">= 0" in text
+    @pytest.mark.parametrize(
+        ("name", "values", "bounds", "solvers"),
+        [
+            ("tol", [-1e-3, float("nan"), float("inf")], "finite number >= 0", EVERY),
+            ("ridge", [-1e-8, float("nan"), float("inf")], ">= 0", [Anderson]),
+            ("damping", [0, 1.5, -0.5, float("nan")], r"\(0, 1\]", [Picard]),
+            ("mixing", [0, 1.5, -0.5, float("nan")], r"\(0, 1\]", [Anderson]),
+        ],
+    )
+    def test_numbers(self, name, values, bounds, solvers):
+        for solver, value in itertools.product(solvers, values):
+            with pytest.raises(ValueError, match=rf"^{name} is {re.escape(repr(value))}; .*{bounds}.*\.$"):
+                solver(**{name: value})
+            with pytest.raises(ValueError, match=f"{name} is"):
+                dataclasses.replace(solver(), **{name: value})
 
     @pytest.mark.parametrize("solver", EVERY)
     def test_what_is_allowed_at_the_edge(self, solver):
@@ -460,40 +390,16 @@ class TestHyperParameters:
         Picard(damping=1)
 
     @pytest.mark.parametrize("solver", EVERY)
-    def test_unknown_names_are_refused(self, solver):
+    def test_solvers_are_frozen_comparable_hashable_and_made_by_keyword(self, solver):
         with pytest.raises(TypeError, match="max_iter"):
             solver(max_iter=10)
-
-    @pytest.mark.parametrize("solver", EVERY)
-    def test_positions_are_refused(self, solver):
         with pytest.raises(TypeError):
             solver(10)
-
-    @pytest.mark.parametrize("solver", EVERY)
-    def test_solvers_are_frozen_comparable_and_hashable(self, solver):
         with pytest.raises(dataclasses.FrozenInstanceError):
             solver().max_evals = 3
         assert solver(max_evals=7) == solver(max_evals=7) != solver(max_evals=8)
         assert hash(solver(max_evals=7)) == hash(solver(max_evals=7))
         assert dataclasses.replace(solver(), max_evals=9).max_evals == 9
-
-    def test_changing_a_solver_checks_it_again(self):
-        with pytest.raises(ValueError, match="tol is -1"):
-            dataclasses.replace(Anderson(), tol=-1)
-
-    def test_the_abstract_solver_is_abstract(self):
-        with pytest.raises(TypeError, match="abstract"):
-            AbstractSolver()
-
-    @pytest.mark.parametrize("solver", ["anderson", Anderson, None, {"max_evals": 3}])
-    def test_what_is_no_solver_is_refused(self, solver):
-        text = refusal(lambda: fixed_point(torch.cos, torch.zeros(1, 1), solver=solver), TypeError)
-        assert text.startswith(f"solver is {solver!r}")
-        assert "Anderson()" in text
-
-    def test_unknown_options_of_fixed_point_are_refused(self):
-        with pytest.raises(TypeError, match="tolerance"):
-            fixed_point(torch.cos, torch.zeros(1, 1), tolerance=1e-3)
 
     @pytest.mark.parametrize("solver", SOLVERS)
     def test_a_solver_may_be_used_again(self, solver):
@@ -561,17 +467,7 @@ class TestReusedMemory:
             )
         assert eq.stats.converged.all()
         torch.testing.assert_close(eq.z[0], self.image(eq.z[0], x), rtol=0, atol=1e-5)
-
-    @pytest.mark.parametrize("solver", SOLVERS)
-    def test_maps_that_return_what_they_were_given_are_fine(self, solver):
-        x = torch.randn(9, 6)
-        constant = fixed_point(lambda z, x: x, torch.zeros(9, 6), x, solver=solver())
-        assert torch.equal(constant.z, x)
-        same = fixed_point(lambda z: z, x, solver=solver())
-        assert torch.equal(same.z, x)
-
-    def test_a_clone_is_all_that_it_takes(self):
-        f, x = self.keeping("copy"), torch.randn(9, 6)
+        # A clone is all that it takes elsewhere.
         with torch.no_grad():
-            eq = fixed_point(lambda z, x: f(z, x).clone(), torch.zeros(9, 6), x, solver=Anderson(tol=1e-6))
-        torch.testing.assert_close(eq.z, self.image(eq.z, x), rtol=0, atol=1e-5)
+            z = fixed_point(lambda z, x: f(z, x).clone(), torch.zeros(9, 6), x, solver=solver(tol=1e-6)).z
+        torch.testing.assert_close(z, self.image(z, x), rtol=0, atol=1e-5)
