@@ -50,50 +50,22 @@ def problem(request):
     return affine.f, affine.z0, affine.inputs
 
 
+@pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
-class TestNeighborsDoNotMatter:
-    @pytest.mark.parametrize("compact", [False, True])
-    def test_alone(self, solver, problem, compact):
-        f, z0, inputs = problem
-        together = fixed_point(f, z0, *inputs, solver=solver, compact=compact)
-        assert together.stats.num_evals.min() < together.stats.num_evals.max()
-        for sample in range(BATCH):
-            row = slice(sample, sample + 1)
-            alone = fixed_point(f, z0[row], *(x[row] for x in inputs), solver=solver)
-            assert_same_result(rows_of(alone, slice(None)), rows_of(together, row))
-
-    @pytest.mark.parametrize("compact", [False, True])
-    def test_in_another_order(self, solver, problem, compact):
-        f, z0, inputs = problem
-        order = torch.randperm(BATCH)
-        plain = fixed_point(f, z0, *inputs, solver=solver, compact=compact)
-        permuted = fixed_point(f, z0[order], *(x[order] for x in inputs), solver=solver, compact=compact)
-        assert_same_result(rows_of(permuted, slice(None)), rows_of(plain, order))
-
-    def test_compacted_or_not(self, solver, problem):
-        f, z0, inputs = problem
-        whole, compacted = (fixed_point(f, z0, *inputs, solver=solver, compact=compact) for compact in (False, True))
-        assert_same_result(rows_of(compacted, slice(None)), rows_of(whole, slice(None)))
-        torch.testing.assert_close(compacted.stats.trace, whole.stats.trace, rtol=1e-3, atol=1e-8)
-
-    def test_twice(self, solver, problem):
-        f, z0, inputs = problem
-        twice = fixed_point(f, torch.cat([z0, z0]), *(torch.cat([x, x]) for x in inputs), solver=solver)
-        assert_same_result(rows_of(twice, slice(0, BATCH)), rows_of(twice, slice(BATCH, None)))
-
-    def test_at_their_own_start(self, solver, problem):
-        f, z0, inputs = problem
-        one = fixed_point(f, z0, *inputs, solver=solver)
-        z0 = z0.clone()
-        z0[::2] = torch.randn(BATCH // 2, DIM, dtype=z0.dtype)
-        other = fixed_point(f, z0, *inputs, solver=solver)
-        assert_same_result(rows_of(other, slice(1, None, 2)), rows_of(one, slice(1, None, 2)))
+def test_a_sample_is_solved_among_others_as_it_is_alone(solver, problem, compact):
+    f, z0, inputs = problem
+    together = fixed_point(f, z0, *inputs, solver=solver, compact=compact)
+    assert together.stats.num_evals.min() < together.stats.num_evals.max()
+    for sample in range(0, BATCH, 2):
+        row = slice(sample, sample + 1)
+        alone = fixed_point(f, z0[row], *(x[row] for x in inputs), solver=solver)
+        assert_same_result(rows_of(alone, slice(None)), rows_of(together, row))
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 class TestOneNonFiniteSample:
     # The sample turns bad at once, or once the others have a history.
-    @pytest.mark.parametrize(("bad", "bad_from"), [("nan", 1), ("nan", 3), ("nan", 6), ("inf", 3), ("-inf", 5)])
+    @pytest.mark.parametrize(("bad", "bad_from"), [("nan", 1), ("inf", 3), ("-inf", 6)])
     @pytest.mark.parametrize("compact", [False, True])
     def test_leaves_its_neighbors_alone(self, solver, problem, compact, bad, bad_from):
         f, z0, inputs = problem

@@ -75,15 +75,14 @@ def test_every_fixed_point_solver_is_a_linear_solver_and_gmres_is_no_other():
     assert [solver for solver in SOLVERS if not issubclass(solver, AbstractSolver)] == [GMRES]
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
 @pytest.mark.parametrize(("solver", "name", "dtype"), SOLVABLE)
-def test_every_row_reaches_its_exact_solution(solver, name, dtype, batch_size):
-    operator, b, problem = system(name, dtype, batch_size)
+def test_every_row_reaches_its_exact_solution(solver, name, dtype):
+    operator, b, problem = system(name, dtype, 5)
     # GMRES stops on ‖r‖ / ‖b‖, the others on ‖r‖ / ‖u‖, and rounding is relative to the latter.
-    size = problem.exact.norm(dim=1) / b.double().norm(dim=1) if solver is GMRES else torch.ones(batch_size)
+    size = problem.exact.norm(dim=1) / b.double().norm(dim=1) if solver is GMRES else torch.ones(5)
     tol = TOLERANCES[dtype] * max(1.0, float(size.max()))
     u, stats = solver(max_evals=3000 if solver is Picard else 100, tol=tol).solve_linear(operator, b)
-    assert stats.status.tolist() == [Status.CONVERGED] * batch_size
+    assert stats.status.tolist() == [Status.CONVERGED] * 5
     assert u.dtype == stats.residual.dtype == dtype
     assert (stats.residual <= tol).all()
     bound = 2 * problem.condition * (stats.residual.double() / size + 2 * torch.finfo(dtype).eps)
@@ -123,7 +122,7 @@ class TestNeighborsOfGMRES:
             solver.solve_linear(operator(order), b[order]), solver.solve_linear(operator(slice(None)), b), order
         )
 
-    @pytest.mark.parametrize(("bad", "bad_from"), [("nan", 1), ("nan", 3), ("nan", 5), ("inf", 3), ("-inf", 4)])
+    @pytest.mark.parametrize(("bad", "bad_from"), [("nan", 1), ("inf", 3), ("-inf", 4)])
     def test_a_row_whose_products_turn_bad_leaves_the_others_alone(self, solver, bad, bad_from):
         operator, b = rows()
         operator = operator(slice(None))
@@ -184,13 +183,6 @@ class TestLimitsOfGMRES:
         assert (stats.num_evals < 3000).all()
         assert (problem.error(u) < 20 * problem.condition * 1.2e-7).all()
 
-    def test_the_limit_is_a_status_and_no_exception(self):
-        operator, b, _ = system("near_critical")
-        stats = GMRES(max_evals=4, tol=1e-8).solve_linear(operator, b)[1]
-        assert stats.status.tolist() == [Status.MAX_EVALS] * 3
-        assert stats.num_evals.tolist() == [4] * 3
-        assert (stats.residual > 1e-8).all()
-
     @pytest.mark.parametrize("max_evals", [2, 5])
     def test_a_tolerance_of_zero_spends_the_budget_while_the_space_grows(self, max_evals):
         operator, b, _ = system("near_critical", torch.float32, 4)
@@ -221,12 +213,6 @@ class TestLimitsOfGMRES:
             assert stats.converged.all()
             assert (operator(u) + b - u).norm() <= 1.05 * tol * b.norm()
 
-    def test_more_memory_than_dimensions_is_harmless(self):
-        slope = torch.tensor([[0.5], [-2.0], [0.9]], dtype=torch.float64)
-        u, stats = GMRES(tol=1e-10, memory=30).solve_linear(lambda u: slope * u, torch.ones_like(slope))
-        assert stats.converged.all()
-        torch.testing.assert_close(u, 1 / (1 - slope))
-
     def test_by_default_the_space_is_never_restarted(self):
         # The cyclic shift: the residual stays 1 until the space has all dimensions.
         n = 36
@@ -242,13 +228,6 @@ class TestLimitsOfGMRES:
         assert u.isfinite().all()
         assert (stats.residual < 1e-6).all()
         assert (problem.error(u) < 1e-5).all()
-
-    def test_a_solver_may_be_used_again(self):
-        operator, b, _ = system("complex_pair")
-        solver = GMRES(max_evals=20, tol=1e-6)
-        (u, stats), (v, others) = solver.solve_linear(operator, b), solver.solve_linear(operator, b)
-        assert torch.equal(u, v)
-        assert torch.equal(stats.trace, others.trace)
 
     def test_a_tolerance_beyond_the_largest_number_accepts_zero(self):
         u, stats = GMRES(tol=1e39).solve_linear(lambda u: 0.5 * u, torch.ones(2, 3))

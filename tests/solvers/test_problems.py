@@ -34,12 +34,11 @@ SOLVABLE = [
 ]
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
 @pytest.mark.parametrize(("solver", "name", "dtype"), SOLVABLE, ids=str)
-def test_every_sample_reaches_its_exact_solution(solver, name, dtype, batch_size):
-    problem, tol = PROBLEMS[name](dtype, batch_size), TOLERANCES[dtype]
+def test_every_sample_reaches_its_exact_solution(solver, name, dtype):
+    problem, tol = PROBLEMS[name](dtype, 5), TOLERANCES[dtype]
     eq = fixed_point(problem.f, problem.z0, *problem.inputs, solver=SOLVERS[solver](tol))
-    assert eq.stats.status.tolist() == [Status.CONVERGED] * batch_size
+    assert eq.stats.status.tolist() == [Status.CONVERGED] * 5
     assert eq.z.dtype == dtype
     assert (eq.stats.residual <= tol).all()
     # The error is the residual seen through (I - J)^-1, and no smaller than rounding allows.
@@ -106,12 +105,11 @@ STRUCTURES = {
 }
 
 
-@pytest.mark.parametrize("batch_size", [1, 9])
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_a_structured_state_is_solved_like_its_matrix(solver, structure, dtype, batch_size):
-    problem, (deal, gather) = affine(dtype, batch_size), STRUCTURES[structure]
+def test_a_structured_state_is_solved_like_its_matrix(solver, structure, dtype):
+    problem, (deal, gather) = affine(dtype, 9), STRUCTURES[structure]
     method = SOLVERS[solver](TOLERANCES[dtype])
     plain = fixed_point(problem.f, problem.z0, *problem.inputs, solver=method)
     eq = fixed_point(

@@ -286,14 +286,6 @@ class TestLinearGMRES:
             np.testing.assert_allclose(stats.trace[:, row].numpy(), expected, rtol=1e-8)
 
     @pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 10.0])
-    @pytest.mark.parametrize("memory", [3, 40])
-    def test_it_is_monotone(self, radius, memory):
-        operator, _, b = self.system(radius=radius)
-        _, stats = GMRES(max_evals=40, tol=0, memory=memory).solve_linear(operator, b)
-        assert (stats.trace[0] <= 1).all()
-        assert (stats.trace[1:] <= stats.trace[:-1] * (1 + 1e-12)).all()
-
-    @pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 10.0])
     @pytest.mark.parametrize("n", [1, 2, 5, 12])
     def test_n_products_are_enough(self, n, radius):
         operator, matrix, b = self.system(n=n, radius=radius)
@@ -302,7 +294,7 @@ class TestLinearGMRES:
         exact = torch.linalg.solve(torch.eye(n, dtype=torch.float64) - matrix, b.T).T
         torch.testing.assert_close(u, exact, rtol=1e-6, atol=1e-8 * float(exact.abs().max()))
 
-    @pytest.mark.parametrize("max_evals", [1, 2, 5, 8, 20])
+    @pytest.mark.parametrize("max_evals", [1, 5, 20])
     @pytest.mark.parametrize("memory", [1, 3, 40])
     def test_the_reported_residual_is_the_true_one(self, memory, max_evals):
         operator, _, b = self.system()
@@ -351,14 +343,8 @@ class TestLinearGMRES:
         torch.testing.assert_close(u[1], 1 / (1 - eigenvalues[1]))
         torch.testing.assert_close(self.residual(lambda u: u * eigenvalues, u, b), stats.residual, atol=1e-8, rtol=0)
 
-    def test_an_identity_operator_is_hopeless_and_said_to_be(self):
-        u, stats = GMRES(max_evals=40).solve_linear(lambda u: u, torch.ones(2, 3))
-        assert not stats.converged.any()
-        assert stats.residual.tolist() == pytest.approx([1, 1])
-        assert not u.any()
-
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-    @pytest.mark.parametrize("seed", range(8))
+    @pytest.mark.parametrize("seed", range(3))
     def test_a_random_singular_system_is_never_called_converged(self, seed, dtype):
         generator = torch.Generator().manual_seed(seed)
         basis, _ = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64, generator=generator))
@@ -410,16 +396,6 @@ class TestLinearGMRES:
         exact = torch.linalg.solve(torch.eye(12, dtype=torch.float64) - matrix, b.T).T
         torch.testing.assert_close(u, exact, rtol=1e-6, atol=1e-7)
 
-    def test_no_progress_before_the_last_product_is_waited_for(self):
-        # The cyclic shift: the residual stays 1 for n - 1 products and vanishes with the last (Greenbaum et al., 1996).
-        n = 36
-        shift = torch.eye(n, dtype=torch.float64).roll(1, 0)
-        b = torch.zeros(1, n, dtype=torch.float64)
-        b[0, 0] = 1
-        _, stats = GMRES(max_evals=60, memory=60).solve_linear(lambda u: u - u @ shift.T, b)
-        assert stats.converged.all()
-        assert stats.num_evals.tolist() == [n]
-
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
     def test_the_scale_of_each_right_hand_side_does_not_matter(self, dtype):
         operator, _, b = self.system(batch_size=1, dtype=dtype)
@@ -454,19 +430,6 @@ SCALE_FREE = [
     Broyden(max_evals=60, tol=1e-5),
     NewtonKrylov(max_evals=60, tol=1e-5),
 ]
-
-
-@pytest.mark.parametrize("name", ["affine", "complex_pair", "jordan", "mixed", "cosine", "tanh_network"])
-@pytest.mark.parametrize("solver", SCALE_FREE, ids=repr)
-def test_solvers_are_free_of_scale(solver, name):
-    problem = PROBLEMS[name](torch.float64, 4)
-    reference = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver)
-    for scale in (1e-6, 1e6):
-        other = scaled(problem, scale)
-        eq = fixed_point(other.f, other.z0, *other.inputs, solver=solver)
-        assert torch.equal(eq.stats.status, reference.stats.status)
-        assert torch.equal(eq.stats.num_evals, reference.stats.num_evals)
-        torch.testing.assert_close(eq.z / scale, reference.z, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["affine", "complex_pair", "jordan", "mixed", "cosine", "tanh_network"])
