@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -136,6 +137,18 @@ KINDS = {
     "text-pre": Kind(make=lambda: _text(norm="pre"), difficulty="causal, with memory"),
 }
 NAMES = [(name, stage) for name in KINDS for stage in STAGES]
+QUICK = ("toy", "damped", "mdeq", "monotone", "pre-ln-textbook", "text")
+"""One kind of each difficulty; the others are slow tests."""
+
+
+def param(name: str, *others: Any) -> Any:
+    """Return the arguments of a test of a cell, marked if it is not one of the quick."""
+    return pytest.param(name, *others, marks=() if name in QUICK else pytest.mark.slow)
+
+
+each_cell = pytest.mark.parametrize(("name", "stage"), [param(*pair) for pair in NAMES])
+CASES = [(*pair, precision) for pair in NAMES for precision in KINDS[pair[0]].precisions]
+each_case = pytest.mark.parametrize(("name", "stage", "precision"), [param(*each) for each in CASES])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from properties.cells import BATCH, KINDS, NAMES, case, jacobian, norms, sigma
+from properties.cells import BATCH, case, each_case, each_cell, jacobian, norms, sigma
 from torch import Tensor
 
 from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, Picard, SolveStats, Status
@@ -16,9 +16,6 @@ from steadeq.jacobian._products import linearize
 
 pytestmark = pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
 
-CASES = [(*pair, precision) for pair in NAMES for precision in KINDS[pair[0]].precisions]
-each_case = pytest.mark.parametrize(("name", "stage", "precision"), CASES)
-each_cell = pytest.mark.parametrize(("name", "stage"), NAMES)
 # Most in single precision, which is what is used, and what errors grow fast in.
 BUDGETS = {"float64": (20, 60), "float32": (5, 10, 20, 30, 60), "autocast": (25,), "bfloat16": (25,)}
 TOLERANCES = {"float64": (1e-6,), "float32": (1e-1, 1e-2, 1e-3, 1e-4), "autocast": (1e-1,), "bfloat16": (1e-1,)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from properties.cells import BATCH, KINDS, NAMES, Case, case, cast, flatten, norms, twin, unflatten
+from properties.cells import BATCH, Case, case, cast, each_case, each_cell, flatten, norms, param, twin, unflatten
 from stubs import Counted
 from torch import Tensor
 
@@ -15,7 +15,6 @@ from steadeq import Anderson, Broyden, Equilibrium, NewtonKrylov, Picard, Status
 pytestmark = pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
 
 SOLVERS = (Picard, Anderson, Broyden, NewtonKrylov)
-CASES = [(*pair, precision) for pair in NAMES for precision in KINDS[pair[0]].precisions]
 # Budgets that are spent, and some that are often not.
 SETTINGS = {
     "float64": [(15, 1e-6)],
@@ -59,7 +58,7 @@ def check_status(eq: Equilibrium, solver) -> None:
         assert (is_spent | (eq.stats.residual == 0)).all()
 
 
-@pytest.mark.parametrize(("name", "stage", "precision"), CASES)
+@each_case
 def test_the_residual_is_that_of_the_state(name, stage, precision):
     cell = case(name, stage, precision)
     for solver, (max_evals, tol) in itertools.product(SOLVERS, SETTINGS[precision]):
@@ -125,7 +124,7 @@ def check_trace(eq: Equilibrium, f: Watched, g: Tensor, image: Tensor) -> None:
     assert torch.equal(eq.stats.residual[eq.stats.converged], last[eq.stats.converged])
 
 
-@pytest.mark.parametrize(("name", "stage"), NAMES)
+@each_cell
 def test_in_float32_it_is_that_of_the_map_in_float64_and_samples_may_leave_the_batch(name, stage):
     cell, wide = case(name, stage, "float32"), twin(name, stage, "float32")
     for solver in SOLVERS:
@@ -141,18 +140,12 @@ def test_in_float32_it_is_that_of_the_map_in_float64_and_samples_may_leave_the_b
 
 
 # Attracting equilibria that are known to the last digit.
-SMOOTH = [
-    ("mlp", "fresh"),
-    ("damped", "fresh"),
-    ("monotone-forward", "fresh"),
-    ("post-ln", "fresh"),
-    ("text-pre", "fresh"),
-]
+SMOOTH = ("mlp", "damped", "monotone-forward", "post-ln", "text-pre")
 
 
-@pytest.mark.parametrize(("name", "stage"), SMOOTH)
-def test_close_to_an_equilibrium_everything_is_faster_than_plain_iteration(name, stage):
-    cell = case(name, stage)
+@pytest.mark.parametrize("name", [param(name) for name in SMOOTH])
+def test_close_to_an_equilibrium_everything_is_faster_than_plain_iteration(name):
+    cell = case(name, "fresh")
     z = flatten(cell.near)
     nearby = unflatten(z + 1e-5 * norms(z)[:, None] * torch.randn_like(z) / z.shape[1] ** 0.5, cell.z0)
     cell = dataclasses.replace(cell, z0=nearby)

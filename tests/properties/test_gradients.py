@@ -12,13 +12,17 @@ import pytest
 import torch
 from properties.cells import (
     BATCH,
+    CASES,
     KINDS,
     NAMES,
     Case,
     case,
+    each_case,
+    each_cell,
     flatten,
     jacobian,
     norms,
+    param,
     resolvent,
     sigma,
     twin,
@@ -47,9 +51,6 @@ from steadeq._internal.trees import leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore::steadeq.ConvergenceWarning")
 
-CASES = [(*pair, precision) for pair in NAMES for precision in KINDS[pair[0]].precisions]
-each_case = pytest.mark.parametrize(("name", "stage", "precision"), CASES)
-each_cell = pytest.mark.parametrize(("name", "stage"), NAMES)
 FEW_EPS = 8
 """Epsilons of ‖u‖ (1 + ‖J‖) that rounding may add to a residual, and of ‖u‖ to u itself."""
 
@@ -127,11 +128,13 @@ BACKWARD = {
     "picard": Picard(max_evals=30, tol=1e-2),
     "newton": NewtonKrylov(max_evals=30, tol=1e-2),
 }
+
+
 # All solvers in single precision, the default one in all precisions.
 PAIRS = [(*c, backward) for c in CASES for backward in BACKWARD if c[2] == "float32" or backward == "gmres"]
 
 
-@pytest.mark.parametrize(("name", "stage", "precision", "backward"), PAIRS)
+@pytest.mark.parametrize(("name", "stage", "precision", "backward"), [param(*pair) for pair in PAIRS])
 def test_implicit_is_within_what_its_residual_allows(name, stage, precision, backward):
     cell, solver = case(name, stage, precision), BACKWARD[backward]
     done = run_near(cell, Implicit(solver))
@@ -179,7 +182,7 @@ SERIES = [(*c, 4, 0.5) for c in CASES]
 SERIES += [(*pair, "float64", *series) for pair in NAMES for series in ((1, 0.5), (5, 1.0))]
 
 
-@pytest.mark.parametrize(("name", "stage", "precision", "num_steps", "damping"), SERIES)
+@pytest.mark.parametrize(("name", "stage", "precision", "num_steps", "damping"), [param(*each) for each in SERIES])
 def test_phantom_is_a_neumann_series(name, stage, precision, num_steps, damping):
     cell = case(name, stage, precision)
     done = run_near(cell, Phantom(num_steps=num_steps, damping=damping))
@@ -262,12 +265,11 @@ def test_unrolled_is_a_loop_that_autograd_records(name, stage, precision):
     assert relative(list(actual), list(truth)) <= 100 * cell.eps
 
 
-# Newton's products are differences themselves, good to 1e-8: a longer step is needed, on a cell without kinks.
 UNROLLED = [(*pair, solver) for pair in NAMES for solver in (Picard, Anderson, Broyden)]
 UNROLLED += [("damped", stage, NewtonKrylov) for stage in ("fresh", "trained")]
 
 
-@pytest.mark.parametrize(("name", "stage", "solver"), UNROLLED)
+@pytest.mark.parametrize(("name", "stage", "solver"), [param(*each) for each in UNROLLED])
 def test_unrolled_is_the_derivative_of_what_the_solver_returns(name, stage, solver):
     cell = case(name, stage)
     x, direction = cell.inputs[0], torch.randn_like(cell.inputs[0])
@@ -286,7 +288,7 @@ def test_unrolled_is_the_derivative_of_what_the_solver_returns(name, stage, solv
     check_slope(slope, lambda t: loss(x + t * direction), **options)
 
 
-@pytest.mark.parametrize(("name", "stage"), [pair for pair in NAMES if not KINDS[pair[0]].is_singular])
+@pytest.mark.parametrize(("name", "stage"), [param(*pair) for pair in NAMES if not KINDS[pair[0]].is_singular])
 def test_implicit_is_the_derivative_of_the_equilibrium(name, stage):
     cell = case(name, stage)
     z = flatten(cell.near)
