@@ -67,15 +67,20 @@ def assert_same(actual, expected):
 
 
 class TestRoundTrip:
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
     @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
     @pytest.mark.parametrize("structure", STRUCTURES)
     def test_unpacking_a_packed_state_gives_it_back(self, structure, shapes, dtype):
         z = make(structure, shapes, [dtype] * 3)
         layout = Layout(z)
         matrix = layout.pack(z)
-        assert matrix.shape == (3, sum(leaf[0].numel() for leaf in leaves(z)))
+        assert matrix.shape == (3, layout.dim) == (3, sum(leaf[0].numel() for leaf in leaves(z)))
         assert_same(layout.unpack(matrix), z)
+        if dtype == torch.float32:
+            storage = matrix.untyped_storage().data_ptr()
+            assert all(leaf.untyped_storage().data_ptr() == storage for leaf in leaves(layout.unpack(matrix)))
+        # A matrix of other rows is that many samples.
+        assert {leaf.shape[0] for leaf in leaves(layout.unpack(torch.randn(7, layout.dim)))} == {7}
 
     @pytest.mark.parametrize("structure", ["tuple", "namedtuple", "list", "dict", "nested"])
     def test_leaves_of_different_dtypes_keep_theirs(self, structure):
@@ -83,13 +88,6 @@ class TestRoundTrip:
         layout = Layout(z)
         assert layout.dtype == torch.float64
         assert_same(layout.unpack(layout.pack(z)), z)
-
-    @pytest.mark.parametrize("rows", [1, 2, 7])
-    def test_a_matrix_of_other_rows_unpacks_to_that_many_samples(self, rows):
-        layout = Layout(make("nested", SHAPES["images"], [torch.float32] * 3))
-        state = layout.unpack(torch.randn(rows, layout.dim))
-        assert [leaf.shape[0] for leaf in leaves(state)] == [rows] * 4
-        assert layout.pack(state).shape == (rows, layout.dim)
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_the_matrix_has_at_least_single_precision(self, dtype):
@@ -99,11 +97,9 @@ class TestRoundTrip:
         assert layout.rounds == (dtype in (torch.bfloat16, torch.float16))
         assert layout.eps == torch.finfo(dtype).eps
 
-    def test_precision_is_that_of_the_narrowest_leaf(self):
+    def test_precision_is_that_of_the_narrowest_leaf_and_of_autocast_inside_it(self):
         z = (torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.bfloat16))
         assert Layout(z).eps == torch.finfo(torch.bfloat16).eps
-
-    def test_precision_is_that_of_autocast_inside_it(self):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert state_layout(torch.zeros(2, 3)).eps == torch.finfo(torch.bfloat16).eps
             # A layout by itself reads nothing but its arguments.
@@ -111,18 +107,15 @@ class TestRoundTrip:
         assert state_layout(torch.zeros(2, 3)).eps == torch.finfo(torch.float32).eps
         assert Layout(torch.zeros(2, 3), autocast_dtype=torch.float16).eps == torch.finfo(torch.float16).eps
 
-    @pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 3, 5)])
-    def test_a_contiguous_tensor_is_packed_and_unpacked_by_views(self, shape):
-        z = torch.randn(shape)
-        layout = Layout(z)
-        matrix = layout.pack(z)
-        assert matrix.data_ptr() == z.data_ptr()
-        assert layout.unpack(matrix).data_ptr() == z.data_ptr()
-
     @pytest.mark.parametrize(
-        ("shape", "memory_format"), [((4, 3, 5, 2), torch.channels_last), ((4, 3, 2, 5, 2), torch.channels_last_3d)]
+        ("shape", "memory_format"),
+        [
+            *((shape, torch.contiguous_format) for shape in ((4,), (4, 3), (4, 2, 3, 5))),
+            ((4, 3, 5, 2), torch.channels_last),
+            ((4, 3, 2, 5, 2), torch.channels_last_3d),
+        ],
     )
-    def test_a_channels_last_tensor_is_packed_and_unpacked_by_views(self, shape, memory_format):
+    def test_a_dense_tensor_is_packed_and_unpacked_by_views(self, shape, memory_format):
         z = torch.randn(shape).to(memory_format=memory_format)
         layout = Layout(z)
         matrix = layout.pack(z)
@@ -138,12 +131,6 @@ class TestRoundTrip:
         torch.testing.assert_close(
             Layout(z).pack(z), torch.tensor([[0.0, 1.0, 10.0, 11.0, 12.0], [2.0, 3.0, 13.0, 14.0, 15.0]])
         )
-
-    def test_unpacked_leaves_of_one_dtype_are_views_of_the_matrix(self):
-        z = make("nested", SHAPES["images"], [torch.float32] * 3)
-        matrix = Layout(z).pack(z)
-        for leaf in leaves(Layout(z).unpack(matrix)):
-            assert leaf.untyped_storage().data_ptr() == matrix.untyped_storage().data_ptr()
 
     @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
     @pytest.mark.parametrize("image_format", [torch.contiguous_format, torch.channels_last])
@@ -205,162 +192,123 @@ def assert_one_sentence(error, *parts):
         assert part in text
 
 
-class TestRefusedStarts:
-    @pytest.mark.parametrize("z0", [(), [], {}, ({}, [])], ids=str)
-    def test_no_tensors(self, z0):
-        with pytest.raises(ValueError, match="z0 has no tensors") as error:
-            Layout(z0)
-        assert_one_sentence(error, describe(z0), "tuple, list, dict or dataclass")
+ONE, TWO = torch.zeros(2, 3), torch.zeros(2, 4)
 
-    @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
-    def test_tensors_that_are_not_floating_point(self, dtype):
-        with pytest.raises(TypeError, match="z0 holds a leaf of type") as error:
-            Layout((torch.zeros(2, 3), torch.zeros(2, 3, dtype=dtype)))
-        assert_one_sentence(error, str(dtype), "floating-point")
 
-    @pytest.mark.parametrize(("leaf", "kind"), [(1.0, "float"), (None, "NoneType"), ("z", "str")])
-    def test_leaves_that_are_not_tensors(self, leaf, kind):
-        with pytest.raises(TypeError, match=f"z0 holds a leaf of type {kind}") as error:
-            Layout({"a": torch.zeros(2, 3), "b": leaf})
-        assert_one_sentence(error, "floating-point tensor")
+@dataclasses.dataclass(frozen=True)
+class Context:
+    x: torch.Tensor
+    scale: float
+    mask: torch.Tensor | None = None
 
-    @pytest.mark.parametrize("other", [(3, 3), ()])
-    def test_leaves_of_different_batches(self, other):
-        with pytest.raises(ValueError, match="z0 has leaves of shapes") as error:
-            Layout((torch.zeros(2, 3), torch.zeros(other)))
-        assert_one_sentence(error, "(2, 3)", str(other), "the same batch")
 
-    def test_a_tensor_without_batch(self):
-        with pytest.raises(ValueError, match="z0 has leaves of shapes"):
-            Layout(torch.tensor(1.0))
+@dataclasses.dataclass(frozen=True)
+class Carry:
+    high: torch.Tensor
+    low: torch.Tensor
 
-    def test_leaves_on_different_devices(self):
-        with pytest.raises(ValueError, match="z0 has leaves on") as error:
-            Layout((torch.zeros(2, 3), torch.zeros(2, 3, device="meta")))
-        assert_one_sentence(error, "cpu", "meta", "one device")
 
-    @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0,)])
-    def test_an_empty_batch_or_leaf(self, shape):
-        with pytest.raises(ValueError, match="z0 has an empty batch") as error:
-            Layout(torch.zeros(shape))
-        assert_one_sentence(error, str(shape), "at least one element")
+@pytest.mark.parametrize(
+    ("z0", "kind", "parts"),
+    [
+        *((z0, ValueError, ("z0 has no tensors", describe(z0), "or dataclass")) for z0 in ((), [], {}, ({}, []))),
+        *(
+            ((ONE, ONE.to(dtype)), TypeError, ("z0 holds a leaf of type", str(dtype), "floating-point"))
+            for dtype in (torch.int64, torch.bool, torch.complex64)
+        ),
+        *(
+            ({"a": ONE, "b": leaf}, TypeError, (f"leaf of type {type(leaf).__name__}", "floating-point tensor"))
+            for leaf in (1.0, None, "z")
+        ),
+        ((ONE, Context(ONE, 1.0)), TypeError, ("z0 holds a leaf of type float", "floating-point tensor")),
+        ((ONE, torch.zeros(3, 3)), ValueError, ("z0 has leaves of shapes", "(2, 3)", "(3, 3)", "the same batch")),
+        ((ONE, torch.zeros(())), ValueError, ("z0 has leaves of shapes", "(2, 3)", "()", "the same batch")),
+        (torch.tensor(1.0), ValueError, ("z0 has leaves of shapes",)),
+        ((ONE, ONE.to("meta")), ValueError, ("z0 has leaves on", "cpu", "meta", "one device")),
+        *(
+            (torch.zeros(shape), ValueError, ("z0 has an empty batch", str(shape), "at least one element"))
+            for shape in ((0, 3), (2, 0), (0,))
+        ),
+    ],
+)
+def test_what_is_no_state_is_refused_before_f_is_called(z0, kind, parts):
+    with pytest.raises(kind) as error:
+        fixed_point(lambda z: pytest.fail("f was called"), z0)
+    assert_one_sentence(error, *parts)
 
-    @pytest.mark.parametrize("z0", [torch.zeros(0, 3), torch.zeros(2, 3, dtype=torch.int64), ()])
-    def test_fixed_point_refuses_them_before_f_is_called(self, z0):
-        def f(z):
-            pytest.fail("f was called")
 
-        with pytest.raises((ValueError, TypeError), match="z0"):
-            fixed_point(f, z0)
+@pytest.mark.parametrize(
+    ("z0", "image", "parts"),
+    [
+        *(
+            (z0, image, (f"f returned {describe(image)}", f"the state is {describe(z0)}", "same structure"))
+            for z0, image in (
+                (ONE, (ONE,)),
+                ((ONE,), ONE),
+                ((ONE, ONE), [ONE, ONE]),
+                ((ONE, ONE), (ONE,)),
+                ({"a": ONE}, {"b": ONE}),
+                ({"a": ONE}, {"a": ONE, "b": ONE}),
+                ((ONE, [ONE]), (ONE, ONE)),
+            )
+        ),
+        (Carry(ONE, ONE), (ONE, ONE), ("f returned (tensor, tensor)", "the state is Carry(high=tensor, low=tensor)")),
+        *((ONE, image, (f"f returned {type(image).__name__}", "the state is tensor")) for image in (None, 1.0, "z")),
+        ((ONE, ONE), (ONE, None), ("NoneType", "(tensor, tensor)")),
+        *(
+            (ONE, torch.zeros(shape), (f"f returned a tensor of shape {shape}", "(2, 3)"))
+            for shape in ((2, 4), (2,), (3, 3), (2, 3, 1), (1, 3))
+        ),
+        (
+            {"a": ONE, "b": TWO},
+            {"a": ONE, "b": ONE},
+            ("leaf 1 of {'a': tensor, 'b': tensor}", "shape (2, 3)", "(2, 4)"),
+        ),
+        ((ONE, TWO), (TWO, ONE), ("leaf 0",)),
+        *(
+            (ONE, ONE.to(dtype), (f"of dtype {dtype}", "the state has torch.float32"))
+            for dtype in (torch.float64, torch.bfloat16, torch.int64)
+        ),
+        (ONE.bfloat16(), ONE, ("of dtype torch.float32", "torch.bfloat16")),
+        (ONE, ONE.to("meta"), ("f returned a tensor on meta", "the state is on cpu")),
+    ],
+)
+def test_images_that_are_not_like_the_state_are_refused(z0, image, parts):
+    with pytest.raises(ValueError, match="f returned") as error:
+        fixed_point(lambda z: image, z0)
+    assert_one_sentence(error, *parts)
+
+
+def test_integers_are_refused_under_autocast_and_a_wrong_image_after_the_first_evaluation_too():
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=r"f returned.*torch\.int64"):
+        fixed_point(lambda z: ONE.long(), ONE)
+    calls = []
+
+    def f(z):
+        calls.append(1)
+        return z + 1 if len(calls) < 3 else torch.cat([z, z], dim=1)
+
+    with pytest.raises(ValueError, match=r"shape \(2, 6\)"):
+        fixed_point(f, ONE, solver=Picard(tol=1e-12))
 
 
 class TestRefusedInputs:
+    @pytest.mark.parametrize("given", [{"a": [torch.zeros(4), torch.zeros(3)]}, Context(torch.zeros(3), 1.0)])
+    def test_an_input_of_another_batch_inside_a_structure(self, given):
+        with pytest.raises(ValueError, match=r"inputs\[0\] has shape \(3,\)"):
+            fixed_point(lambda z, x: z, torch.zeros(4, 2), given)
+
     @pytest.mark.parametrize("shape", [(), (2,), (1, 4), (5, 4)])
     def test_an_input_of_another_batch(self, shape):
         with pytest.raises(ValueError, match=r"inputs\[1\] has shape") as error:
             check_inputs((torch.zeros(4, 2), torch.zeros(shape)), Layout(torch.zeros(4, 1)))
         assert_one_sentence(error, str(tuple(shape)), "(4)", "closure")
 
-    def test_an_input_of_another_batch_inside_a_structure(self):
-        with pytest.raises(ValueError, match=r"inputs\[0\] has shape \(3,\)"):
-            fixed_point(lambda z, x: z, torch.zeros(4, 2), {"a": [torch.zeros(4), torch.zeros(3)]})
-
     def test_leaves_that_are_not_tensors_pass(self):
         check_inputs((None, "flag", {"a": 3, "b": torch.zeros(4)}), Layout(torch.zeros(4, 1)))
 
 
-def image_error(z0, image, **options):
-    with pytest.raises(ValueError, match="f returned") as error:
-        fixed_point(lambda z: image, z0, **options)
-    return error
-
-
-class TestRefusedImages:
-    @pytest.mark.parametrize(
-        ("z0", "image"),
-        [
-            (torch.zeros(2, 3), (torch.zeros(2, 3),)),
-            ((torch.zeros(2, 3),), torch.zeros(2, 3)),
-            ((torch.zeros(2, 3), torch.zeros(2, 3)), [torch.zeros(2, 3), torch.zeros(2, 3)]),
-            ((torch.zeros(2, 3), torch.zeros(2, 3)), (torch.zeros(2, 3),)),
-            ({"a": torch.zeros(2, 3)}, {"b": torch.zeros(2, 3)}),
-            ({"a": torch.zeros(2, 3)}, {"a": torch.zeros(2, 3), "b": torch.zeros(2, 3)}),
-            ((torch.zeros(2, 3), [torch.zeros(2, 3)]), (torch.zeros(2, 3), torch.zeros(2, 3))),
-        ],
-    )
-    def test_another_structure(self, z0, image):
-        error = image_error(z0, image)
-        assert_one_sentence(error, f"f returned {describe(image)}", f"the state is {describe(z0)}", "same structure")
-
-    @pytest.mark.parametrize("image", [None, 1.0, "z"])
-    def test_what_is_no_tensor(self, image):
-        error = image_error(torch.zeros(2, 3), image)
-        assert_one_sentence(error, f"f returned {type(image).__name__}", "the state is tensor")
-
-    def test_a_leaf_that_is_no_tensor(self):
-        error = image_error((torch.zeros(2, 3), torch.zeros(2, 3)), (torch.zeros(2, 3), None))
-        assert_one_sentence(error, "NoneType", "(tensor, tensor)")
-
-    @pytest.mark.parametrize("shape", [(2, 4), (2,), (3, 3), (2, 3, 1), (1, 3)])
-    def test_another_shape(self, shape):
-        error = image_error(torch.zeros(2, 3), torch.zeros(shape))
-        assert_one_sentence(error, f"f returned a tensor of shape {shape}", "(2, 3)")
-
-    def test_another_shape_of_one_leaf_names_the_leaf(self):
-        error = image_error(
-            {"a": torch.zeros(2, 3), "b": torch.zeros(2, 4)}, {"a": torch.zeros(2, 3), "b": torch.zeros(2, 3)}
-        )
-        assert_one_sentence(error, "leaf 1 of {'a': tensor, 'b': tensor}", "shape (2, 3)", "(2, 4)")
-
-    def test_leaves_in_swapped_places(self):
-        error = image_error((torch.zeros(2, 3), torch.zeros(2, 4)), (torch.zeros(2, 4), torch.zeros(2, 3)))
-        assert_one_sentence(error, "leaf 0")
-
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64], ids=str)
-    def test_another_dtype(self, dtype):
-        error = image_error(torch.zeros(2, 3), torch.zeros(2, 3, dtype=dtype))
-        assert_one_sentence(error, f"of dtype {dtype}", "the state has torch.float32")
-
-    def test_another_dtype_of_a_half_precision_state(self):
-        error = image_error(torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(2, 3))
-        assert_one_sentence(error, "of dtype torch.float32", "torch.bfloat16")
-
-    def test_integers_under_autocast(self):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            error = image_error(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64))
-        assert_one_sentence(error, "torch.int64")
-
-    def test_another_device(self):
-        error = image_error(torch.zeros(2, 3), torch.zeros(2, 3, device="meta"))
-        assert_one_sentence(error, "f returned a tensor on meta", "the state is on cpu")
-
-    def test_a_wrong_image_after_the_first_evaluation_is_refused_too(self):
-        calls = []
-
-        def f(z):
-            calls.append(1)
-            return z + 1 if len(calls) < 3 else torch.cat([z, z], dim=1)
-
-        with pytest.raises(ValueError, match=r"shape \(2, 6\)"):
-            fixed_point(f, torch.zeros(2, 3), solver=Picard(tol=1e-12))
-
-
 class TestImages:
-    def test_a_dict_in_another_order_is_read_by_its_keys(self):
-        def f(z):
-            return {"b": 0.5 * z["b"] + 1, "a": 0.5 * z["a"] + 10}
-
-        z0 = {"a": torch.zeros(1, 2), "b": torch.zeros(1, 2)}
-        z = fixed_point(f, z0, solver=Picard(max_evals=60, tol=1e-6)).z
-        assert list(z) == ["a", "b"]
-        torch.testing.assert_close(z["a"], torch.full((1, 2), 20.0), rtol=1e-5, atol=0)
-        torch.testing.assert_close(z["b"], torch.full((1, 2), 2.0), rtol=1e-5, atol=0)
-
-    def test_an_ordered_dict_may_answer_for_a_dict(self):
-        z0 = {"a": torch.zeros(1, 2)}
-        z = fixed_point(lambda z: OrderedDict(a=0.5 * z["a"] + 1), z0, solver=Picard(max_evals=60, tol=1e-6)).z
-        torch.testing.assert_close(z, {"a": torch.full((1, 2), 2.0)})
-
     def test_f_sees_the_structure_of_the_start(self):
         z0 = {"x": Pair(torch.zeros(2, 3), torch.zeros(2)), "y": [torch.zeros(2, 1, 4)]}
 
@@ -395,16 +343,11 @@ class TestOwnership:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     @pytest.mark.parametrize("structure", ["tensor", "tuple", "dict"])
     def test_an_f_that_writes_into_its_argument_is_refused(self, structure, dtype):
-        z0 = make(structure, SHAPES["vectors"], [dtype] * 3)
-
+        # The last leaf is narrow, and so a copy.
+        z0 = make(structure, SHAPES["vectors"], [dtype, torch.bfloat16, dtype])
         with pytest.raises(ValueError, match="f changed the state in place") as error:
             fixed_point(lambda z: map_leaves(lambda leaf: leaf.mul_(0.5).add_(1), z), z0)
         assert_one_sentence(error, "return a new one")
-
-    def test_an_f_that_writes_into_one_narrow_leaf_is_refused(self):
-        z0 = (torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bfloat16))
-        with pytest.raises(ValueError, match="f changed the state in place"):
-            fixed_point(lambda z: (0.5 * z[0], z[1].mul_(0.5).add_(1)), z0)
 
     def test_an_f_that_writes_into_its_own_intermediates_is_fine(self):
         z = fixed_point(lambda z: (0.5 * z).add_(1), torch.zeros(2, 3), solver=Picard(tol=1e-5)).z
@@ -423,16 +366,8 @@ class TestOwnership:
 
     def test_the_state_is_not_shared_with_what_f_returned(self):
         x = torch.ones(2, 3)
-        z = fixed_point(lambda z, x: x, torch.zeros(2, 3), x).z
-        z.add_(1)
+        fixed_point(lambda z, x: x, torch.zeros(2, 3), x).z.add_(1)
         torch.testing.assert_close(x, torch.ones(2, 3))
-
-
-@dataclasses.dataclass(frozen=True)
-class Context:
-    x: torch.Tensor
-    scale: float
-    mask: torch.Tensor | None = None
 
 
 def test_a_dataclass_among_the_inputs_leaves_with_its_samples():
@@ -467,11 +402,6 @@ def test_what_samples_share_may_be_a_dataclass_of_a_kind_of_its_own():
     assert eq.stats.converged.all()
 
 
-def test_a_tensor_in_a_dataclass_must_carry_the_batch():
-    with pytest.raises(ValueError, match=r"inputs\[0\] has shape \(3, 4\)"):
-        fixed_point(lambda z, c: z, torch.zeros(2, 4), Context(torch.zeros(3, 4), 1.0))
-
-
 def test_a_second_derivative_reaches_through_a_dataclass():
     weight = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     solver = Anderson(max_evals=100, tol=1e-13)
@@ -484,12 +414,6 @@ def test_a_second_derivative_reaches_through_a_dataclass():
         return torch.autograd.grad(slope.square().sum(), weight)[0]
 
     torch.testing.assert_close(curvature(lambda x: Context(x, 1.0), lambda c: c.x), curvature(torch.sin, torch.asin))
-
-
-@dataclasses.dataclass(frozen=True)
-class Carry:
-    high: torch.Tensor
-    low: torch.Tensor
 
 
 def test_a_dataclass_is_a_state_as_a_tuple_is():
@@ -509,24 +433,13 @@ def test_a_dataclass_is_a_state_as_a_tuple_is():
     assert torch.equal(*gradients)
 
 
-def test_a_dataclass_as_a_state_holds_tensors_alone_and_f_returns_one_of_its_class():
-    with pytest.raises(TypeError, match="z0 holds a leaf of type float; every leaf must be a floating-point tensor"):
-        Layout((torch.zeros(2, 3), Context(torch.zeros(2, 3), 1.0)))
-    carry = Carry(torch.zeros(2, 3), torch.zeros(2, 3))
-    with pytest.raises(
-        ValueError, match=r"f returned \(tensor, tensor\) where the state is Carry\(high=tensor, low=tensor\)"
-    ):
-        fixed_point(lambda z: (z.high, z.low), carry)
-
-
-@pytest.mark.parametrize("kind", [dict, OrderedDict])
-def test_a_state_keeps_its_kind_of_dict(kind):
+@pytest.mark.parametrize(("kind", "answer"), [(dict, dict), (OrderedDict, OrderedDict), (dict, OrderedDict)])
+def test_a_state_keeps_its_kind_of_dict_and_images_are_read_by_their_keys(kind, answer):
     seen = []
 
     def f(z):
         seen.append(type(z))
-        # In another order, which does not matter.
-        return kind(b=0.5 * z["b"], a=0.5 * z["a"] + 1)
+        return answer(b=0.5 * z["b"], a=0.5 * z["a"] + 1)
 
     eq = fixed_point(f, kind(a=torch.zeros(2, 3), b=torch.ones(2, 3)))
     assert set(seen) == {kind}
