@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from adjoints.test_second_order_refusals import Attention, Once
-from jacobian.cells import dense_jacobians, linear, matrices, multiscale, seeded, transformer, two_layers
+from jacobian.cells import dense_jacobians, matrices, multiscale, seeded, transformer, two_layers
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -30,17 +30,6 @@ def copies(z, num_copies):
         if isinstance(z, tuple)
         else z[:1].expand(num_copies, *z.shape[1:])
     )
-
-
-@pytest.mark.parametrize("probe", ["rademacher", "gaussian", "sphere"])
-@pytest.mark.parametrize("estimator", ["vjp", "difference"])
-def test_both_estimators_of_a_linear_map_are_unbiased(estimator, probe):
-    M = matrices(batch=1)
-    eq = Equilibrium.at(linear, torch.randn(200, 12, dtype=M.dtype), M.expand(200, -1, -1))
-    found = torch.stack([jacobian_penalty(eq, estimator=estimator, probe=probe) for _ in range(40)])
-    standard_error = found.std() / math.sqrt(40)
-    assert abs(found.mean() - M.square().sum() / 12) < 4 * standard_error
-    assert standard_error < 0.01 * found.mean()
 
 
 @pytest.mark.parametrize(
@@ -118,14 +107,6 @@ def test_gradient_is_nearly_that_of_the_exact_penalty_and_treats_z_as_constant()
     assert (gradients[0] - gradients[1]).norm() < 0.1 * gradients[0].norm()
 
 
-@pytest.mark.parametrize("scale", [1e-15, 1e-6, 1e6, 1e15])
-def test_the_scale_of_a_problem_does_not_matter(scale):
-    W, z = torch.randn(6, 6), torch.randn(3, 6)
-    found = penalty(Equilibrium.at(lambda z: scale * torch.tanh(z / scale @ W.T), scale * z), generator=seeded())
-    expected = penalty(Equilibrium.at(lambda z: torch.tanh(z @ W.T), z), generator=seeded())
-    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
-
-
 def test_a_state_of_zero_steps_by_the_size_of_its_image_or_by_that_of_one():
     steps = []
 
@@ -139,24 +120,6 @@ def test_a_state_of_zero_steps_by_the_size_of_its_image_or_by_that_of_one():
     assert (steps[1] - z).abs()[:, 0].tolist() == pytest.approx([5e-5, 0.05, 0.05], rel=1e-3)
 
 
-def test_a_constant_map_has_none_and_nothing_is_recorded_without_gradients():
-    x, W = torch.ones(2, 3), torch.randn(3, 3, requires_grad=True)
-    assert penalty(Equilibrium.at(lambda z: x, torch.ones(2, 3))).item() == 0
-    eq = Equilibrium.at(lambda z: z @ W.T, torch.ones(1, 3))
-    for context in (torch.no_grad, torch.inference_mode):
-        with context():
-            assert not penalty(eq).requires_grad
-    assert penalty(eq).requires_grad
-
-
-def test_every_leaf_of_a_nested_state_counts():
-    def f(z):
-        return {"a": 2 * z["a"], "b": (3 * z["b"][0],)}
-
-    z = {"a": torch.ones(2, 4), "b": (torch.ones(2, 2, 3, 3).to(memory_format=torch.channels_last),)}
-    assert penalty(Equilibrium.at(f, z)).item() == pytest.approx((4 * 4 + 18 * 9) / 22)
-
-
 def test_a_map_that_writes_to_its_state_is_no_exception():
     W, z = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4)
     kept = z.clone()
@@ -166,19 +129,6 @@ def test_a_map_that_writes_to_its_state_is_no_exception():
     ]
     torch.testing.assert_close(*found)
     assert torch.equal(z, kept)
-
-
-def test_a_sample_does_not_feel_its_neighbors():
-    M = matrices(batch=3)
-    other = M.clone()
-    other[[0, 2]] *= 1e3
-    z, scaled = torch.randn(3, 12, dtype=M.dtype), torch.tensor([1e3, 1.0, 1e-3]).double()[:, None]
-
-    def gradient(M, z):
-        M = M.clone().requires_grad_()
-        return torch.autograd.grad(penalty(Equilibrium.at(linear, z, M), generator=seeded()), M)[0][1]
-
-    assert torch.equal(gradient(M, z), gradient(other, scaled * z))
 
 
 class TestRandomness:
@@ -398,13 +348,3 @@ class TestCellsWithoutSecondDerivatives:
         regularizer = JacobianRegularizer(weight=3.0, estimator="difference")
         term = regularizer(Equilibrium.at(block, z, x), step=0, generator=seeded())
         torch.testing.assert_close(term.detach(), 3 * expected[0], rtol=1e-3, atol=0)
-
-
-def test_bad_estimators_are_named():
-    message = "estimator is 'jvp'; it must be one of 'vjp', 'difference'"
-    with pytest.raises(ValueError, match=message):
-        jacobian_penalty(Equilibrium.at(torch.cos, torch.ones(1, 2)), estimator="jvp")
-    with pytest.raises(ValueError, match=message):
-        JacobianRegularizer(estimator="jvp")
-    with pytest.raises(TypeError, match="it must be an Equilibrium"):
-        penalty(torch.cos)

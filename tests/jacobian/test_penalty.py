@@ -19,53 +19,26 @@ from steadeq._internal.linearization import Linearization
 PROBES = ("rademacher", "gaussian", "sphere")
 
 
-@pytest.mark.parametrize("probe", PROBES)
-def test_penalty_is_an_unbiased_estimate_of_the_squared_norm_over_d(probe):
-    M = matrices()
-    exact = M.square().sum() / (4 * 12)
-    samples = torch.stack(
-        [
-            jacobian_penalty(Equilibrium.at(linear, torch.zeros(4, 12, dtype=M.dtype), M), probe=probe)
-            for _ in range(4000)
-        ]
-    )
-    standard_error = samples.std() / math.sqrt(4000)
-    assert abs(samples.mean() - exact) < 4 * standard_error
-    assert standard_error < 0.01 * exact
-
-
-@pytest.mark.parametrize("probe", PROBES)
-def test_variance_of_one_probe_matches_its_formula(probe):
-    M = matrices(batch=1, dim=10)
-    A = M[0] @ M[0].T
-    n = 10
-    expected = {
+@pytest.mark.parametrize("probe", ["rademacher", "gaussian", "sphere"])
+@pytest.mark.parametrize("estimator", ["vjp", "difference"])
+def test_estimates_are_unbiased_and_have_the_variance_of_their_formula(estimator, probe):
+    n, count = 10, 6000
+    M = matrices(batch=1, dim=n)[0]
+    A = M @ M.T if estimator == "vjp" else M.T @ M
+    variance = {
         "gaussian": 2 * A.square().sum(),
         "rademacher": 2 * (A.square().sum() - A.diagonal().square().sum()),
         "sphere": 2 * n / (n + 2) * (A - A.trace() / n * torch.eye(n, dtype=A.dtype)).square().sum(),
     }[probe]
-    estimate = torch.stack(
-        [
-            jacobian_penalty(Equilibrium.at(linear, torch.zeros(1, n, dtype=M.dtype), M), probe=probe) * n
-            for _ in range(6000)
-        ]
-    )
-    assert estimate.var() == pytest.approx(expected.item(), rel=0.15)
-
-
-def test_error_falls_with_the_square_root_of_the_number_of_probes():
-    M = matrices(batch=1)
-    exact = M.square().sum() / 12
-
-    def error(num_probes):
-        z = torch.zeros(1, 12, dtype=M.dtype)
-        estimates = [
-            jacobian_penalty(Equilibrium.at(linear, z, M), num_probes=num_probes, probe="gaussian") for _ in range(400)
-        ]
-        return (torch.stack(estimates) - exact).square().mean().sqrt()
-
-    ratio = error(1) / error(16)
-    assert 3 < ratio < 5.3
+    for num_probes in (1, 4):
+        # The derivative by a factor of its own tells what the estimate of a sample is.
+        factor = torch.ones(count, 1, dtype=torch.float64, requires_grad=True)
+        eq = Equilibrium.at(lambda z, c: c * (z @ M.T), torch.randn(count, n, dtype=torch.float64), factor)
+        value = jacobian_penalty(eq, probe=probe, num_probes=num_probes, estimator=estimator)
+        estimates = torch.autograd.grad(value, factor)[0] * count * n / 2
+        assert value.item() == pytest.approx(estimates.mean().item() / n)
+        assert abs(estimates.mean() - A.trace()) < 4 * estimates.std() / math.sqrt(count)
+        assert estimates.var().item() == pytest.approx(variance.item() / num_probes, rel=0.15)
 
 
 def test_rademacher_probes_are_exact_for_a_diagonal_jacobian():
@@ -104,57 +77,6 @@ def test_penalty_gradient_passes_gradcheck():
     assert torch.autograd.gradcheck(penalty, (W,))
 
 
-def test_penalty_counts_every_leaf_of_a_nested_state():
-    def f(z):
-        return {"a": 2 * z["a"], "b": (3 * z["b"][0],)}
-
-    z = {"a": torch.ones(2, 4), "b": (torch.ones(2, 2, 3),)}
-    assert jacobian_penalty(Equilibrium.at(f, z)).item() == pytest.approx((4 * 4 + 6 * 9) / 10)
-
-
-def test_penalty_without_gradients_keeps_no_graph():
-    W = torch.randn(3, 3, requires_grad=True)
-    with torch.no_grad():
-        assert not jacobian_penalty(Equilibrium.at(lambda z: z @ W.T, torch.ones(1, 3))).requires_grad
-
-
-def test_penalty_of_a_constant_map_is_zero():
-    x = torch.ones(2, 3)
-    assert jacobian_penalty(Equilibrium.at(lambda z: x, torch.ones(2, 3))).item() == 0
-    W = torch.ones(3, requires_grad=True)
-    assert jacobian_penalty(Equilibrium.at(lambda z: x * W, torch.ones(2, 3))).item() == 0
-
-
-def test_half_precision_states_are_accumulated_in_single():
-    z = torch.zeros(2, 4096, dtype=torch.bfloat16)
-    penalty = jacobian_penalty(Equilibrium.at(lambda z: 0.5 * z, z))
-    assert penalty.dtype == torch.float32
-    assert penalty.item() == pytest.approx(0.25)
-
-
-def test_generator_fixes_the_probes():
-    M = matrices()
-    z = torch.zeros(4, 12, dtype=M.dtype)
-
-    def draw():
-        return jacobian_penalty(Equilibrium.at(linear, z, M), generator=torch.Generator().manual_seed(5))
-
-    assert draw() == draw()
-    assert draw() != jacobian_penalty(Equilibrium.at(linear, z, M), generator=torch.Generator().manual_seed(6))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_probes": 0}, "num_probes is 0; it must be an integer >= 1"),
-        ({"probe": "uniform"}, "probe is 'uniform'; it must be one of 'rademacher', 'gaussian', 'sphere'"),
-    ],
-)
-def test_bad_arguments_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        jacobian_penalty(Equilibrium.at(torch.cos, torch.ones(1, 2)), **arguments)
-
-
 class TestOperatorNormPenalty:
     @pytest.mark.parametrize("make", [one_layer, two_layers, transformer, multiscale])
     def test_it_is_the_mean_square_of_the_largest_singular_values(self, make):
@@ -170,11 +92,6 @@ class TestOperatorNormPenalty:
         found = [operator_norm_penalty(eq, num_steps=n, generator=seeded()).item() for n in (1, 2, 4, 8, 16, 200)]
         assert found == sorted(found)
         assert found[-1] == pytest.approx(torch.linalg.matrix_norm(M, 2).square().mean().item(), rel=1e-3)
-
-    def test_it_lies_between_the_mean_of_all_squared_singular_values_and_the_largest(self):
-        M = matrices(batch=3, dim=30)
-        eq = Equilibrium.at(linear, torch.zeros(3, 30, dtype=M.dtype), M)
-        assert M.square().sum() / 90 < operator_norm_penalty(eq) < torch.linalg.matrix_norm(M, 2).square().mean()
 
     def test_a_multiple_of_a_rotation_has_the_value_of_the_frobenius_penalty(self):
         Q = torch.linalg.qr(torch.randn(9, 9, dtype=torch.float64))[0]
@@ -209,33 +126,6 @@ class TestOperatorNormPenalty:
                 tangent = penalty + (gradient * change).sum()
                 assert torch.linalg.matrix_norm(M + change, 2).square() >= tangent - 1e-9
 
-    def test_gradient_reaches_parameters_and_inputs_and_treats_z_as_constant(self):
-        W = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
-        z, x = (torch.randn(3, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
-        operator_norm_penalty(Equilibrium.at(lambda z, x: torch.tanh(z @ W.T + x), z * 2, x)).backward()
-        assert z.grad is None
-        assert W.grad.abs().sum() > 0
-        assert (x.grad.abs().sum(dim=1) > 0).all()
-
-    def test_a_sample_does_not_feel_its_neighbors(self):
-        M = matrices(batch=3)
-        other = M.clone()
-        other[[0, 2]] = 1e3 * torch.randn(2, 12, 12, dtype=M.dtype)
-
-        def gradient(M):
-            M = M.clone().requires_grad_()
-            eq = Equilibrium.at(linear, torch.zeros(3, 12, dtype=M.dtype), M)
-            return torch.autograd.grad(operator_norm_penalty(eq, generator=seeded()), M)[0]
-
-        assert torch.equal(gradient(M)[1], gradient(other)[1])
-        # Nor does its value, once the start is forgotten.
-        alone = [
-            operator_norm_penalty(Equilibrium.at(linear, torch.zeros(1, 12).double(), m[None]), num_steps=300)
-            for m in M
-        ]
-        together = operator_norm_penalty(Equilibrium.at(linear, torch.zeros(3, 12).double(), M), num_steps=300)
-        assert together.item() == pytest.approx(torch.stack(alone).mean().item(), rel=1e-6)
-
     @pytest.mark.parametrize("num_steps", [1, 5])
     def test_it_costs_two_products_a_step_and_one_more_and_a_single_evaluation(self, num_steps, monkeypatch):
         calls = {"vjp": 0, "jvp": 0, "f": 0, "differentiated": 0}
@@ -262,35 +152,3 @@ class TestOperatorNormPenalty:
         monkeypatch.setattr(Linearization, "jvp", jvp)
         operator_norm_penalty(Equilibrium.at(f, torch.ones(2, 3)), num_steps=num_steps)
         assert calls == {"vjp": num_steps + 1, "jvp": num_steps, "f": 1, "differentiated": 1}
-
-    @pytest.mark.parametrize("scale", [1e-15, 1e-8, 1e8, 1e15])
-    def test_it_does_not_depend_on_the_scale_of_the_jacobian(self, scale):
-        M, z = matrices(batch=2, dtype=torch.float32), torch.zeros(2, 12)
-        found = operator_norm_penalty(Equilibrium.at(linear, z, scale * M), generator=seeded()).item()
-        expected = operator_norm_penalty(Equilibrium.at(linear, z, M), generator=seeded()).item()
-        assert found / scale**2 == pytest.approx(expected, rel=1e-4)
-
-    def test_a_constant_map_has_none(self):
-        x, W = torch.ones(2, 3), torch.ones(3, requires_grad=True)
-        assert operator_norm_penalty(Equilibrium.at(lambda z: x, torch.ones(2, 3))).item() == 0
-        assert operator_norm_penalty(Equilibrium.at(lambda z: x * W + 0 * z, torch.ones(2, 3))).item() == 0
-
-    def test_without_gradients_it_keeps_no_graph_and_half_precision_is_accumulated_in_single(self):
-        W = torch.eye(3, dtype=torch.bfloat16, requires_grad=True)
-        with torch.no_grad():
-            penalty = operator_norm_penalty(Equilibrium.at(lambda z: z @ W.T, torch.ones(1, 3, dtype=torch.bfloat16)))
-        assert not penalty.requires_grad
-        assert penalty.dtype == torch.float32
-        assert penalty.item() == pytest.approx(1, rel=1e-2)
-
-    def test_generator_fixes_the_start(self):
-        M = matrices()
-        eq = Equilibrium.at(linear, torch.zeros(4, 12, dtype=M.dtype), M)
-        first, again, other = (operator_norm_penalty(eq, num_steps=1, generator=seeded(s)) for s in (5, 5, 6))
-        assert first == again != other
-
-    def test_bad_arguments_are_named(self):
-        with pytest.raises(ValueError, match="num_steps is 0; it must be an integer >= 1"):
-            operator_norm_penalty(Equilibrium.at(torch.cos, torch.ones(1, 2)), num_steps=0)
-        with pytest.raises(TypeError, match="eq is a builtin_function_or_method; it must be an Equilibrium"):
-            operator_norm_penalty(torch.cos)

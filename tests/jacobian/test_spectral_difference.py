@@ -186,10 +186,3 @@ class TestCellsWithoutSecondDerivatives:
         # Diagonal, with eigenvalues 0 and 2.
         eq = Equilibrium.at(nn.Dropout(0.5), torch.randn(4, 50, dtype=torch.float64))
         assert penalty(eq).item() == pytest.approx(4, rel=1e-4)
-
-
-def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match="estimator is 'jvp'; it must be one of"):
-        SpectralRegularizer(estimator="jvp")
-    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"torch\.no_grad\(\) instead"):
-        penalty(Equilibrium.at(torch.cos, torch.ones(1, 2)))
