@@ -104,9 +104,8 @@ def test_few_products_and_kept_vectors_lead_downhill(block):
 
 
 @pytest.mark.parametrize("block", [[[0.3, -1.2], [1.2, 0.3]], [[1.24]]])
-@pytest.mark.parametrize("seed", range(2))
-def test_descent_with_few_products_lowers_the_radius_of_matrices_far_from_normal(block, seed):
-    M = with_eigenvalues(block, dim=20, seed=seed).requires_grad_()
+def test_descent_with_few_products_lowers_the_radius_of_matrices_far_from_normal(block):
+    M = with_eigenvalues(block, dim=20).requires_grad_()
     z = torch.randn(4, 20, dtype=torch.float64)
     regularizer, optimizer = SpectralRegularizer(weight=1.0, estimator="difference"), torch.optim.SGD([M], lr=0.01)
     for step in range(60):

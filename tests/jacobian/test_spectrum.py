@@ -125,18 +125,6 @@ def test_the_condition_number_is_that_of_the_whole_matrix():
     assert ((estimate.value - 0.8331).abs() <= estimate.error).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("max_products", [5, 30, 80])
-def test_the_radius_is_never_larger_than_the_operator_norm(max_products, dtype):
-    for name in [*SUBSET["benign"], *SUBSET["far from normal"]]:
-        M = MATRICES[name]()
-        sigma = torch.linalg.matrix_norm(M, 2).item()
-        found = spectral_radius(
-            Equilibrium.at(shared, *starts(M, 2, dtype)), max_products=max_products, memory=25
-        ).value
-        assert (found <= sigma * (1 + 20 * torch.finfo(dtype).eps)).all(), name
-
-
 def transformer(width=16):
     layer = torch.nn.TransformerEncoderLayer(width, 2, 32, dropout=0.0, batch_first=True)
 
@@ -214,27 +202,6 @@ def test_growth_of_the_power_method_is_right_where_the_rayleigh_quotient_is_not(
     assert radius(turn).value == pytest.approx([0.9, 0.9])
 
 
-def test_power_method_is_within_its_own_error():
-    M = with_dominant_pair(8, 60)
-    estimate = radius(M, method="power", max_products=100)
-    assert ((estimate.value - true_radius(M)).abs() <= estimate.error + 1e-3).all()
-
-
-def test_rayleigh_agrees_on_a_symmetric_jacobian():
-    Q = orthogonal(3, 15)
-    M = Q @ torch.diag(torch.linspace(-0.3, 0.9, 15, dtype=torch.float64)) @ Q.mT
-    assert radius(M, method="rayleigh").value == pytest.approx([0.9] * 3, rel=1e-3)
-
-
-def test_radius_operator_norm_and_frobenius_norm_are_ordered():
-    M = circular(6, 40)
-    z = torch.zeros(6, 40, dtype=M.dtype)
-    rho, sigma = radius(M), operator_norm(Equilibrium.at(linear, z, M))
-    frobenius = frobenius_norm(Equilibrium.at(linear, z, M), num_probes=64)
-    assert (rho.value - rho.error <= sigma.value + sigma.error).all()
-    assert (sigma.value <= frobenius.value + frobenius.error).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("n", [2, 30, 120])
 def test_operator_norm_is_a_lower_bound_within_its_error(n, dtype):
@@ -247,7 +214,7 @@ def test_operator_norm_is_a_lower_bound_within_its_error(n, dtype):
     assert (exact - estimate.value <= estimate.error + rounding * exact).all()
 
 
-@pytest.mark.parametrize("scale", [1e-34, 1e-30, 1e-20, 1e-11, 1e10, 1e20, 1e30, 1e35])
+@pytest.mark.parametrize("scale", [1e-34, 1e-20, 1e20, 1e35])
 def test_estimates_do_not_depend_on_the_scale_of_the_jacobian(scale):
     M, z = circular(3, 40).float(), torch.zeros(3, 40)
     exact = {
@@ -262,12 +229,15 @@ def test_estimates_do_not_depend_on_the_scale_of_the_jacobian(scale):
         assert (found.error.double() / scale <= slack * truth).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_the_operator_norm_is_covered_whatever_the_matrix_is(dtype):
+@pytest.mark.parametrize(("dtype", "max_products"), [(torch.float64, 5), (torch.float32, 30)])
+def test_the_operator_norm_is_covered_and_no_radius_is_larger_whatever_the_matrix_is(dtype, max_products):
     covered = []
     for name in [*SUBSET["benign"], *SUBSET["far from normal"]]:
         M = MATRICES[name]()
         exact = torch.linalg.matrix_norm(M, 2)
+        eq = Equilibrium.at(shared, *starts(M, 2, dtype))
+        rho = spectral_radius(eq, max_products=max_products, memory=25).value
+        assert (rho <= exact * (1 + 20 * torch.finfo(dtype).eps)).all(), name
         found = operator_norm(Equilibrium.at(shared, *starts(M, 8, dtype)), generator=torch.Generator().manual_seed(4))
         rounding = 20 * torch.finfo(dtype).eps * exact
         assert (found.value.double() <= exact + rounding).all(), name
