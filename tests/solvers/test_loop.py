@@ -29,11 +29,6 @@ def column(*residuals):
     return [[residual] for residual in residuals]
 
 
-def test_the_residual_of_a_scripted_point_is_the_point():
-    eq, _ = run(column(0.9, 0.5, 0.25), tol=0)
-    torch.testing.assert_close(eq.stats.trace[:, 0], torch.tensor([0.9, 0.5, 0.25], dtype=torch.float64))
-
-
 def test_the_best_point_is_kept_per_sample():
     eq, _ = run([[0.9, 0.1, 0.5], [0.2, 0.4, 0.4], [0.5, 0.3, 0.3], [0.3, 0.2, 0.6]], tol=1e-3)
     assert eq.z[:, 0].tolist() == [0.2, 0.1, 0.3]
@@ -50,11 +45,6 @@ def test_each_sample_stops_at_the_first_point_within_its_tolerance(compact):
     assert eq.stats.converged.all()
     assert eq.stats.trace.shape == (3, 4)
     torch.testing.assert_close(eq.stats.trace[-1], torch.tensor([0.1, 0.05, 0.05, 0.05], dtype=torch.float64))
-
-
-def test_the_tolerance_itself_is_good_enough():
-    # 0.5 / (1 - 0.5) and its quotient are exact.
-    assert run(column(0.9, 0.5), tol=0.5)[0].stats.converged.all()
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -74,52 +64,48 @@ def test_a_failed_row_stays_with_the_others_until_they_leave():
     assert eq.stats.trace[:, 0].tolist() == [0.9, INF, INF, INF, INF]
 
 
-def test_growth_beyond_the_limit_of_the_rule_is_rejected():
-    script = [[0.5, 0.01, 0.5], [0.1, 0.11, 0.4], [0.9, 0.02, 0.3], [0.99, 0.09, 0.2], [0.5, 0.5, 0.1]]
-    _, log = run(script, tol=1e-3, max_growth=5.0)
-    # Against the best before the evaluation, not the last.
-    assert [marked for _, marked in log] == [[], [1], [0], [0, 1]]
+@pytest.mark.parametrize(
+    ("script", "max_growth", "marked"),
+    [
+        # Against the best before the evaluation, not the last.
+        (
+            [[0.5, 0.01, 0.5], [0.1, 0.11, 0.4], [0.9, 0.02, 0.3], [0.99, 0.09, 0.2], [0.5] * 3],
+            5.0,
+            [[], [1], [0], [0, 1]],
+        ),
+        # Whoever has finished is not rejected.
+        ([[0.9] * 5, [5e-4] + [0.5] * 4, [0.99] + [0.4] * 4, [0.5] * 5], 2.0, [[], [], []]),
+        # Without a limit nobody is.
+        (column(0.01, 0.9, 0.99, 0.5), INF, [[], [], []]),
+    ],
+)
+def test_growth_beyond_the_limit_of_the_rule_is_rejected(script, max_growth, marked):
+    _, log = run(script, tol=1e-3, max_growth=max_growth)
+    assert [rows for _, rows in log] == marked
 
 
-def test_without_a_limit_nothing_is_rejected():
-    _, log = run(column(0.01, 0.9, 0.99, 0.5), tol=1e-3)
-    assert [marked for _, marked in log] == [[], [], []]
-
-
-def test_a_finished_row_is_not_rejected():
-    script = [[0.9, 0.9, 0.9, 0.9, 0.9], [0.05, 0.5, 0.5, 0.5, 0.5], [0.99, 0.4, 0.4, 0.4, 0.4], [0.5] * 5]
-    _, log = run(script, tol=0.1, max_growth=2.0)
-    assert log[2] == ([0, 1, 2, 3, 4], [])
-
-
-@pytest.mark.parametrize(("num_quiet_windows", "end"), [(1, 40), (2, 70)])
-def test_three_windows_without_progress_are_stagnation(num_quiet_windows, end):
-    eq, _ = run(column(*[0.5] * 100), tol=1e-3, quiet_windows=num_quiet_windows)
-    assert eq.stats.status.tolist() == [Status.STAGNATED]
-    assert eq.stats.num_evals.tolist() == [end]
-
-
-def test_one_window_without_progress_is_enough_at_the_rounding_limit():
-    eq, _ = run(column(0.5, *[1e-15] * 99), tol=1e-17)
-    assert eq.stats.status.tolist() == [Status.STAGNATED]
-    assert eq.stats.num_evals.tolist() == [20]
-
-
-def test_a_little_progress_in_each_window_is_progress():
-    residuals = [0.5 * 0.99 ** (k // 10) for k in range(100)]
-    assert run(column(*residuals), tol=1e-3)[0].stats.status.tolist() == [Status.MAX_EVALS]
-
-
-def test_progress_in_one_of_three_windows_starts_the_count_anew():
-    residuals = [0.5 * 0.9 ** (k // 30) for k in range(200)]
-    assert run(column(*residuals), tol=1e-3)[0].stats.status.tolist() == [Status.MAX_EVALS]
-
-
-def test_stagnation_is_judged_per_sample():
-    fast, slow = [0.5 * 0.9**k for k in range(60)], [0.5] * 60
-    eq, _ = run(list(zip(fast, slow, strict=True)), tol=1e-6)
-    assert eq.stats.status.tolist() == [Status.MAX_EVALS, Status.STAGNATED]
-    assert eq.stats.num_evals.tolist() == [60, 40]
+@pytest.mark.parametrize(
+    ("samples", "options", "statuses", "num_evals"),
+    [
+        # Three windows without progress, or one at the rounding limit.
+        ([[0.5] * 100], {}, [Status.STAGNATED], [40]),
+        ([[0.5] * 100], {"quiet_windows": 2}, [Status.STAGNATED], [70]),
+        ([[0.5, *[1e-15] * 99]], {"tol": 1e-17}, [Status.STAGNATED], [20]),
+        # A little in each window is progress, and in one of three windows it starts the count anew.
+        ([[0.5 * 0.99 ** (k // 10) for k in range(100)]], {}, [Status.MAX_EVALS], [100]),
+        ([[0.5 * 0.9 ** (k // 30) for k in range(200)]], {}, [Status.MAX_EVALS], [200]),
+        # Each sample is judged by itself.
+        ([[0.5 * 0.9**k for k in range(60)], [0.5] * 60], {}, [Status.MAX_EVALS, Status.STAGNATED], [60, 40]),
+        # 0.5 / (1 - 0.5) and its quotient are exact: the tolerance itself is good enough.
+        ([[0.9, 0.5]], {"tol": 0.5}, [Status.CONVERGED], [2]),
+    ],
+)
+def test_a_sample_stagnates_when_it_makes_no_progress(samples, options, statuses, num_evals):
+    eq, _ = run(list(zip(*samples, strict=True)), **{"tol": 1e-3 if len(samples) == 1 else 1e-6, **options})
+    assert eq.stats.status.tolist() == statuses
+    assert eq.stats.num_evals.tolist() == num_evals
+    points = torch.tensor(samples, dtype=torch.float64)[0, : num_evals[0]]
+    torch.testing.assert_close(eq.stats.trace[: num_evals[0], 0], points)
 
 
 def test_a_point_whose_norm_overflows_is_never_the_state():
@@ -192,7 +178,3 @@ class TestPatience:
             assert alone.stats.num_evals.item() == whole.stats.num_evals[row]
         eager = fixed_point(f, torch.zeros(9, 3), x, solver=solver(max_evals=60, tol=1e-4))
         assert (whole.stats.num_evals >= eager.stats.num_evals).all()
-
-    def test_it_is_a_count(self):
-        with pytest.raises(ValueError, match=r"^patience is 0"):
-            Picard(patience=0)

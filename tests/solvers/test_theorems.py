@@ -60,13 +60,6 @@ class TestPicard:
         expected = (1 - damping + damping * eigenvalues).abs().max()
         assert float(trace[-1] / trace[-2]) == pytest.approx(float(expected), rel=1e-4)
 
-    def test_its_points_are_the_images(self):
-        problem = tanh_network(torch.float64, 1)
-        f = lambda z: problem.f(z, *problem.inputs)  # noqa: E731
-        points = points_of(f, problem.z0, Picard(max_evals=10, tol=0))
-        images = f(torch.from_numpy(points)).numpy()
-        np.testing.assert_allclose(points[1:], images[:-1], rtol=1e-12)
-
 
 def gmres_iterates(matrix, b, x0):
     """Return GMRES iterates of matrix @ x = b from the definition: the least residual over each Krylov space."""
@@ -130,13 +123,6 @@ class TestAnderson:
         eq = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Anderson(max_evals=100, tol=1e-10, ridge=ridge))
         assert eq.stats.converged.all()
         assert (problem.error(eq.z) < 1e-9).all()
-
-    def test_it_is_not_slowed_down_by_a_small_problem(self):
-        # An absolute ridge made a peer need 350 evaluations here, where others need 20.
-        problem = scaled(near_critical(torch.float64, 4), 1e-3)
-        eq = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Anderson(max_evals=40, tol=1e-8))
-        assert eq.stats.converged.all()
-        assert eq.stats.num_evals.max() <= 25
 
 
 def dense_broyden(points, residuals):
@@ -204,22 +190,6 @@ class TestBroyden:
             estimate, following = compact_inverse(points[: k + 1], images[: k + 1], memory)
             np.testing.assert_allclose(estimate, H, rtol=0, atol=1e-8 * np.linalg.norm(H))
             np.testing.assert_allclose(following, expected, rtol=0, atol=1e-8 * np.linalg.norm(expected))
-
-    @pytest.mark.parametrize("memory", [1, 2, 4])
-    def test_the_newest_secant_equation_holds_after_columns_were_dropped(self, memory):
-        generator = np.random.default_rng(0)
-        points = np.cumsum(generator.normal(size=(12, 5)), axis=0)
-        images = np.tanh(points @ generator.normal(size=(5, 5)))
-        for k in range(memory + 2, 12):
-            H, _ = compact_inverse(points[: k + 1], images[: k + 1], memory)
-            s, y = points[k] - points[k - 1], (images - points)[k] - (images - points)[k - 1]
-            np.testing.assert_allclose(H @ y, s, rtol=0, atol=1e-9 * np.linalg.norm(H) * np.linalg.norm(y))
-
-    def test_a_short_memory_still_converges(self):
-        problem = affine(torch.float64, 4)
-        for memory in (1, 2, 3):
-            solver = Broyden(max_evals=200, tol=1e-8, memory=memory)
-            assert fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver).stats.converged.all()
 
 
 class TestNewtonKrylov:
@@ -311,13 +281,8 @@ class TestLinearGMRES:
         assert stats.converged.all()
         alone, _ = GMRES(max_evals=20, tol=1e-10).solve_linear(operator, b[::2])
         torch.testing.assert_close(u[::2], alone, rtol=1e-9, atol=1e-12)
-
-    def test_a_zero_right_hand_side_needs_no_product(self):
-        def operator(u):
-            pytest.fail("a product was taken")
-
-        u, stats = GMRES().solve_linear(operator, torch.zeros(3, 4))
-        assert torch.equal(u, torch.zeros(3, 4))
+        u, stats = GMRES().solve_linear(lambda u: pytest.fail("a product was taken"), torch.zeros(3, 4))
+        assert not u.any()
         assert stats.converged.all()
         assert stats.trace.shape == (0, 3)
 
@@ -360,32 +325,23 @@ class TestLinearGMRES:
         torch.testing.assert_close(stats.residual.double(), least, rtol=1e-2, atol=1e-3)
         torch.testing.assert_close(self.residual(operator, u, b).double(), least, rtol=1e-2, atol=1e-3)
 
-    @staticmethod
-    def close_to_singular(gap):
-        """Yield non-normal operators with an eigenvalue 1 - gap, and right-hand sides."""
+    @pytest.mark.parametrize("gap", [0, 1e-14, 1e-12, 1e-7, 1e-4])
+    def test_what_is_close_to_singular_is_solved_within_its_precision_or_said_not_to_be(self, gap):
+        tol = 1e-5 if gap > 1e-10 else 1e-6
         for seed in range(40):
             generator = torch.Generator().manual_seed(seed)
+            # Not normal, with an eigenvalue 1 - gap.
             basis = torch.randn(6, 6, dtype=torch.float64, generator=generator)
             eigenvalues = torch.rand(6, dtype=torch.float64, generator=generator)
             eigenvalues[0] = 1 - gap
             matrix = basis * eigenvalues @ torch.linalg.inv(basis)
             b = torch.randn(4, 6, dtype=torch.float64, generator=generator)
-            yield (lambda u, matrix=matrix: u @ matrix.T), b
-
-    @pytest.mark.parametrize("gap", [1e-4, 1e-7])
-    def test_an_ill_conditioned_system_is_solved_within_its_precision(self, gap):
-        for operator, b in self.close_to_singular(gap):
-            u, stats = GMRES(max_evals=40, tol=1e-5).solve_linear(operator, b)
-            assert stats.converged.all()
-            assert (self.residual(operator, u, b) < 1e-4).all()
-
-    @pytest.mark.parametrize("gap", [0, 1e-14, 1e-12])
-    def test_what_is_called_converged_is_converged(self, gap):
-        for operator, b in self.close_to_singular(gap):
-            u, stats = GMRES(max_evals=40, tol=1e-6).solve_linear(operator, b)
+            operator = lambda u, matrix=matrix: u @ matrix.T  # noqa: E731
+            u, stats = GMRES(max_evals=40, tol=tol).solve_linear(operator, b)
             true = self.residual(operator, u, b)
-            assert (true[stats.converged] < 0.1).all()
+            assert (true[stats.converged] < (1e-4 if gap > 1e-10 else 0.1)).all()
             assert (true <= 1 + 1e-6).all()
+            assert gap < 1e-10 or stats.converged.all()
 
     @pytest.mark.parametrize("memory", [2, 4, 6])
     def test_restarts_still_converge(self, memory):
@@ -413,13 +369,6 @@ class TestLinearGMRES:
         u, stats = GMRES().solve_linear(operator, b)
         assert stats.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
         torch.testing.assert_close(u[::2], reference[::2])
-
-    def test_rows_stop_by_themselves(self):
-        eigenvalues = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.5, 0.2], [0.9, 0.3, -0.5]], dtype=torch.float64)
-        b = torch.ones(3, 3, dtype=torch.float64)
-        u, stats = GMRES(tol=1e-9).solve_linear(lambda u: eigenvalues * u, b)
-        assert stats.num_evals.tolist() == [1, 2, 3]
-        torch.testing.assert_close(u, 1 / (1 - eigenvalues))
 
 
 SCALE_FREE = [
