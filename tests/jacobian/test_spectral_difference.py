@@ -153,26 +153,18 @@ class TestCellsWithoutSecondDerivatives:
         assert found[0] == pytest.approx(expected[0], rel=rel)
         assert cosine(found[1], expected[1]) > least
 
-    def test_fused_attention(self, blocks):
+    @quiet
+    def test_fused_attention_checkpointing_and_compiled_code(self, blocks):
         fused, (z, x), expected = blocks
         with pytest.raises(RuntimeError, match="no second derivative"):
             self.gradients(fused, fused, z, x, "vjp")
-        self.check(self.gradients(fused, fused, z, x, "difference"), expected)
-
-    def test_checkpointing(self, blocks):
-        fused, (z, x), expected = blocks
         again = lambda z, x: checkpoint(fused, z, x, use_reentrant=False)  # noqa: E731
-        self.check(self.gradients(again, fused, z, x, "difference"), expected)
+        for f in (fused, again, torch.compile(fused, backend="aot_eager")):
+            self.check(self.gradients(f, fused, z, x, "difference"), expected)
         with pytest.raises(RuntimeError, match="use_reentrant=False"):
             self.gradients(
                 lambda z, x: checkpoint(fused, z, x, use_reentrant=True), fused, z, x.requires_grad_(), "difference"
             )
-
-    @quiet
-    @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-    def test_compiled_code(self, blocks, backend):
-        fused, (z, x), expected = blocks
-        self.check(self.gradients(torch.compile(fused, backend=backend), fused, z, x, "difference"), expected)
 
     def test_half_precision_under_autocast(self):
         cell, z = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64, bias=False)), torch.randn(64, 64)
