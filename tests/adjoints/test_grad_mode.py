@@ -41,18 +41,6 @@ def test_state_and_stats_are_the_same_bit_for_bit_with_and_without_gradients(sol
 
 
 @each_adjoint
-def test_eval_mode_has_the_values_and_gradients_of_train_mode(adjoint):
-    layer = DEQ(TanhCell(5), solver=BROYDEN, adjoint=adjoint)
-    x = leaf(3, 5)
-    results = []
-    for is_training in (True, False):
-        layer.train(is_training)
-        z = layer(x)
-        results.append((z.detach(), *torch.autograd.grad(z.sum(), [*layer.parameters(), x])))
-    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
-
-
-@each_adjoint
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_nothing_is_recorded_without_grad_mode(adjoint, mode):
     cell, x = TanhCell(5), leaf(3, 5)
@@ -85,15 +73,6 @@ def test_a_state_that_depends_on_nothing_trainable_requires_no_gradient(adjoint)
     eq = run(cell, x, solver=BROYDEN, adjoint=adjoint)
     assert eq.z.grad_fn is None
     assert not eq.z.requires_grad
-
-
-def test_a_frozen_layer_still_passes_gradients_to_its_inputs():
-    layer = DEQ(TanhCell(5)).requires_grad_(False).eval()
-    x = leaf(3, 5)
-    z = layer(x)
-    z.sum().backward()
-    assert x.grad.abs().min() > 0
-    assert all(parameter.grad is None for parameter in layer.parameters())
 
 
 def test_parameters_that_the_cell_does_not_use_get_no_gradient():

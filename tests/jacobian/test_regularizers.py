@@ -410,31 +410,24 @@ class TestForRun:
         assert regularizer.gamma(0) == 1
 
 
-class TestClosedLoopThatStops:
-    def regularizer(self):
-        loop = ClosedLoop(target=0.1, rate=0.1, gain=1.0, max_share=0.5)
-        regularizer = JacobianRegularizer(weight=1.0, schedule=StopAfter(epoch=2, schedule=loop))
-        return regularizer.for_run(num_steps=100, steps_per_epoch=5)
-
-    def test_it_answers_to_measurements_until_it_stops(self):
-        regularizer = self.regularizer()
-        regularizer.observe(residual=0.2)
-        assert regularizer.gamma(9) == pytest.approx(2**1.1)
-        assert regularizer.gamma(10) == 0
-
-    def test_its_guard_holds(self):
-        regularizer = self.regularizer()
-        for _ in range(50):
-            regularizer.observe(residual=10.0)
-        eq = Equilibrium.at(halve, torch.ones(2, 4))
-        assert regularizer(eq, step=0, task_loss=2.0).item() == pytest.approx(1.0)
-        assert regularizer(eq, step=0).item() > 1
-
-    def test_its_state_is_part_of_a_checkpoint(self):
-        regularizer, other = self.regularizer(), self.regularizer()
-        regularizer.observe(residual=0.3)
-        other.load_state_dict(regularizer.state_dict())
-        assert other.gamma(0) == regularizer.gamma(0) != 1
+def test_a_closed_loop_that_stops_answers_until_then_is_guarded_and_part_of_a_checkpoint():
+    loop = ClosedLoop(target=0.1, rate=0.1, gain=1.0, max_share=0.5)
+    regularizer, other = (
+        JacobianRegularizer(weight=1.0, schedule=StopAfter(epoch=2, schedule=loop)).for_run(
+            num_steps=100, steps_per_epoch=5
+        )
+        for _ in range(2)
+    )
+    regularizer.observe(residual=0.2)
+    assert regularizer.gamma(9) == pytest.approx(2**1.1)
+    assert regularizer.gamma(10) == 0
+    other.load_state_dict(regularizer.state_dict())
+    assert other.gamma(0) == regularizer.gamma(0)
+    for _ in range(50):
+        regularizer.observe(residual=10.0)
+    eq = Equilibrium.at(halve, torch.ones(2, 4))
+    assert regularizer(eq, step=0, task_loss=2.0).item() == pytest.approx(1.0)
+    assert regularizer(eq, step=0).item() > 1
 
 
 class TestSteps:
