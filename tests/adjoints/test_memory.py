@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from adjoints.cells import TanhCell, leaf
@@ -5,7 +7,18 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from steadeq import Anderson, Broyden, Implicit, NewtonKrylov, OneStep, Phantom, Picard, Unrolled, fixed_point
+from steadeq import (
+    Anderson,
+    Broyden,
+    Implicit,
+    NewtonKrylov,
+    OneStep,
+    Phantom,
+    Picard,
+    Reversible,
+    Unrolled,
+    fixed_point,
+)
 
 SOLVERS = {
     "picard": lambda max_evals: Picard(max_evals=max_evals, tol=0.0),
@@ -13,7 +26,6 @@ SOLVERS = {
     "broyden": lambda max_evals: Broyden(max_evals=max_evals, tol=0.0, memory=60),
     "newton": lambda max_evals: NewtonKrylov(max_evals=max_evals, tol=0.0, memory=60),
 }
-each_solver = pytest.mark.parametrize("name", SOLVERS)
 
 
 class Held(TorchDispatchMode):
@@ -41,14 +53,18 @@ class Held(TorchDispatchMode):
         return sum(num_bytes for storage, num_bytes in self._storages.items() if not storage.expired())
 
 
-@each_solver
-@pytest.mark.parametrize("adjoint", [Implicit(), OneStep(), Phantom(), Unrolled()], ids=repr)
+@pytest.mark.parametrize(
+    ("name", "adjoint"),
+    [*itertools.product(SOLVERS, [Implicit(), OneStep(), Phantom(), Unrolled()]), ("damped", Reversible())],
+    ids=repr,
+)
 def test_what_lives_until_backward_does_not_grow_with_the_number_of_evaluations(name, adjoint):
     cell, x = TanhCell(128, 0.99), leaf(4, 128)
     held = []
     for max_evals in (5, 50):
         with Held() as allocated:
-            eq = fixed_point(cell, torch.zeros_like(x), x, solver=SOLVERS[name](max_evals), adjoint=adjoint)
+            solver = Picard(max_evals=max_evals, tol=0.0, damping=0.5) if name == "damped" else SOLVERS[name](max_evals)
+            eq = fixed_point(cell, torch.zeros_like(x), x, solver=solver, adjoint=adjoint)
         held.append(allocated.num_bytes)
         assert eq.stats.num_evals.max() >= min(max_evals, 20)
         del eq

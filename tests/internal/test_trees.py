@@ -15,9 +15,6 @@ from steadeq._internal.trees import (
     describe,
     leaves,
     map_leaves,
-    map_tensors,
-    rebuild,
-    select_rows,
 )
 
 
@@ -145,43 +142,6 @@ class TestRoundTrip:
         layout = Layout(z)
         torch.testing.assert_close(layout.pack(z), z.contiguous().flatten(1), rtol=0, atol=0)
         assert_same(layout.unpack(layout.pack(z)), z)
-
-
-class TestTrees:
-    def test_rebuild_inverts_leaves(self):
-        tree = ({"a": 1, "b": [2, (3,)]}, Pair(4, 5))
-        assert rebuild(tree, iter(leaves(tree))) == tree
-        assert isinstance(rebuild(tree, iter(leaves(tree)))[1], Pair)
-
-    def test_map_leaves_keeps_the_structure(self):
-        assert map_leaves(lambda leaf: -leaf, {"a": (1, [2])}) == {"a": (-1, [-2])}
-
-    def test_map_tensors_leaves_other_leaves_alone(self):
-        flag = object()
-        mapped = map_tensors(lambda leaf: leaf + 1, (torch.zeros(2), None, {"flag": flag}))
-        assert mapped[1] is None
-        assert mapped[2]["flag"] is flag
-        torch.testing.assert_close(mapped[0], torch.ones(2))
-
-    def test_select_rows_follows_nested_inputs(self):
-        inputs = (torch.arange(4.0), {"mask": (torch.arange(8).reshape(4, 2), None)}, "flag")
-        selected = select_rows(inputs, torch.tensor([3, 1]))
-        torch.testing.assert_close(selected[0], torch.tensor([3.0, 1.0]))
-        torch.testing.assert_close(selected[1]["mask"][0], torch.tensor([[6, 7], [2, 3]]))
-        assert selected[1]["mask"][1] is None
-        assert selected[2] == "flag"
-
-    @pytest.mark.parametrize(
-        ("tree", "text"),
-        [
-            (torch.zeros(1), "tensor"),
-            ((torch.zeros(1),), "(tensor,)"),
-            ([torch.zeros(1), 2.0], "[tensor, float]"),
-            ((torch.zeros(1), {"a": None}), "(tensor, {'a': NoneType})"),
-        ],
-    )
-    def test_describe_spells_out_a_structure(self, tree, text):
-        assert describe(tree) == text
 
 
 def assert_one_sentence(error, *parts):

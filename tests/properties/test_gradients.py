@@ -28,7 +28,6 @@ from properties.cells import (
     twin,
     unflatten,
 )
-from stubs import Counted
 from torch import Tensor
 
 from steadeq import (
@@ -238,31 +237,6 @@ class Watched:
     def solved(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return the (B, D) points and images."""
         return [z for z, _ in self._log], [fz for _, fz in self._log]
-
-
-@each_case
-def test_unrolled_is_a_loop_that_autograd_records(name, stage, precision):
-    cell = case(name, stage, precision)
-    x, depth = cell.inputs[0].clone().requires_grad_(), 5
-    sources = [*cell.f.parameters(), x]
-    f = Counted(cell.f)
-    with cell.computing():
-        z_star = fixed_point(
-            f, cell.z0, x, *cell.inputs[1:], solver=Picard(max_evals=depth, tol=0), adjoint=Unrolled()
-        ).z
-        assert f.calls == depth
-        # The state is the best of the iterates, for each sample by itself.
-        points = [flatten(point) for point in f.points]
-        best = torch.stack([(point == flatten(z_star)).all(dim=1) for point in points]).int().argmax(dim=0)
-        z, expected = cell.z0, torch.zeros_like(points[0])
-        for step in range(depth):
-            expected = torch.where((best == step)[:, None], flatten(z), expected)
-            z = unflatten(flatten(cell.f(z, x, *cell.inputs[1:])), cell.z0)
-    weights = torch.randn(expected.shape, dtype=torch.float64)
-    options = {"materialize_grads": True, "allow_unused": True}
-    actual = torch.autograd.grad((flatten(z_star) * weights).sum(), sources, **options)
-    truth = torch.autograd.grad((expected * weights).sum(), sources, **options)
-    assert relative(list(actual), list(truth)) <= 100 * cell.eps
 
 
 UNROLLED = [(*pair, solver) for pair in NAMES for solver in (Picard, Anderson, Broyden)]

@@ -1,10 +1,12 @@
 """The driver loop alone, on scripted points of a map whose relative residual is the point itself."""
 
+import itertools
+
 import pytest
 import torch
 from stubs import Counted, Scripted
 
-from steadeq import Anderson, Broyden, Picard, Status, fixed_point
+from steadeq import Anderson, Broyden, Implicit, Picard, Reversible, Status, fixed_point
 from steadeq._internal.trees import Layout
 from steadeq.solvers._loop import Options, solve
 
@@ -157,9 +159,9 @@ class TestPatience:
 
     def test_a_short_visit_does_not_count(self):
         z0 = torch.ones(2, 3)
-        for patience, expected in ((1, 3), (2, 9), (4, 11)):
-            solver = Picard(max_evals=20, tol=1e-3, patience=patience)
-            eq = fixed_point(self.visiting(z0), z0, solver=solver)
+        for (patience, expected), adjoint in itertools.product(((1, 3), (2, 9), (4, 11)), (Implicit(), Reversible())):
+            solver = Picard(max_evals=20, tol=1e-3, patience=patience, damping=0.5)
+            eq = fixed_point(self.visiting(z0), z0, solver=solver, adjoint=adjoint)
             assert eq.stats.num_evals.tolist() == [expected] * 2
             assert eq.stats.converged.all()
 

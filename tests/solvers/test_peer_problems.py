@@ -197,14 +197,6 @@ def test_plain_iteration_takes_as_many_evaluations_as_the_suite_prints(problem):
     assert num_evals_to_reach(run, problem, 500) == problem.num_picard
 
 
-def test_half_of_the_root_problems_expand():
-    names = [problem.name for problem in PEER_PROBLEMS if problem.source == "sciml"]
-    counts = RECORD["problems"]["Picard"]
-    assert len(names) == 46
-    assert all(counts[name] is None for name in names if name.endswith("+"))
-    assert sum(counts[name] is not None for name in names if name.endswith("-")) >= 8
-
-
 @pytest.mark.parametrize("name", SOLVERS)
 def test_divergence_to_overflow_is_not_convergence(name):
     starts = torch.linspace(1.0, 5.0, 200)[:, None].expand(200, 4).contiguous()
