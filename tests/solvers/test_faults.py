@@ -232,6 +232,7 @@ class TestReports:
         assert not eq.stats.residual.requires_grad
         assert not eq.stats.trace.requires_grad
         assert eq.backward is None
+        assert eq.raise_if_failed() is eq
 
 
 def plateau(z, center):
@@ -370,6 +371,11 @@ class TestHyperParameters:
                 solver(**{name: value})
             with pytest.raises(ValueError, match=f"{name} is"):
                 dataclasses.replace(solver(), **{name: value})
+
+    @pytest.mark.parametrize("solver", ["anderson", Anderson, None])
+    def test_what_is_no_solver_is_refused(self, solver):
+        with pytest.raises(TypeError, match=rf"^solver is {re.escape(repr(solver))}; .*such as Anderson\(\)\.$"):
+            fixed_point(torch.cos, torch.zeros(1, 1), solver=solver)
 
     @pytest.mark.parametrize("solver", EVERY)
     def test_what_is_allowed_at_the_edge(self, solver):
