@@ -20,9 +20,9 @@ def test_uniform_depths_are_uniform():
     assert all(abs(drawn.count(n) / 8000 - 0.25) < 0.02 for n in range(3, 7))
 
 
-@pytest.mark.parametrize(("mean", "sigma"), [(8.0, 0.5), (32.0, 0.5), (32.0, 0.0), (4.0, 1.0)])
+@pytest.mark.parametrize(("mean", "sigma"), [(8.0, 0.5), (32.0, 0.0), (4.0, 1.0)])
 def test_log_normal_depths_have_their_mean_and_variance(mean, sigma):
-    drawn = [LogNormalDepth(mean=mean, sigma=sigma).draw(step) for step in range(20_000)]
+    drawn = [LogNormalDepth(mean=mean, sigma=sigma).draw(step) for step in range(8_000)]
     assert statistics.mean(drawn) == pytest.approx(mean, rel=0.03)
     # That of the Poisson number, plus that of its rate.
     rate = mean - 1
