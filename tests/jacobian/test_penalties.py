@@ -122,6 +122,19 @@ def test_a_generator_fixes_what_is_drawn(name):
     assert first == again != other
 
 
+@pytest.mark.parametrize(
+    ("regularizer", "penalty"),
+    [
+        (OperatorNormRegularizer(weight=3.0, num_steps=2), functools.partial(operator_norm_penalty, num_steps=2)),
+        (SpectralRegularizer(weight=3.0, num_products=6), functools.partial(spectral_penalty, num_products=6)),
+    ],
+)
+def test_the_term_of_a_regularizer_is_weight_times_the_penalty(regularizer, penalty):
+    M = torch.randn(6, 6)
+    eq = Equilibrium.at(lambda z: z @ M.T, torch.ones(2, 6))
+    torch.testing.assert_close(regularizer(eq, step=0, generator=seeded()), 3 * penalty(eq, generator=seeded()))
+
+
 EQ = Equilibrium.at(torch.cos, torch.ones(1, 2))
 
 

@@ -47,36 +47,6 @@ def test_rademacher_probes_are_exact_for_a_diagonal_jacobian():
     assert penalty.item() == pytest.approx((0.25 + 4 + 9) / 3)
 
 
-def test_gradient_reaches_parameters_and_treats_z_as_constant():
-    W = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
-    z = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
-    generator = torch.Generator().manual_seed(0)
-    jacobian_penalty(Equilibrium.at(lambda z: torch.tanh(z @ W.T), z * 2), generator=generator).backward()
-    assert z.grad is None
-    probe = torch.empty(3, 5, dtype=torch.float64).bernoulli_(0.5, generator=torch.Generator().manual_seed(0)) * 2 - 1
-
-    def by_hand(W):
-        slope = 1 - torch.tanh(2 * z.detach() @ W.T).square()
-        return ((probe * slope) @ W).square().sum() / 15
-
-    expected = torch.autograd.functional.jacobian(by_hand, W.detach())
-    torch.testing.assert_close(W.grad, expected)
-
-
-def test_penalty_gradient_passes_gradcheck():
-    x = torch.randn(2, 4, dtype=torch.float64)
-    z = torch.randn(2, 4, dtype=torch.float64)
-
-    def penalty(W):
-        generator = torch.Generator().manual_seed(3)
-        return jacobian_penalty(
-            Equilibrium.at(lambda z, x: torch.sigmoid(z @ W.T + x), z, x), generator=generator, num_probes=2
-        )
-
-    W = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(penalty, (W,))
-
-
 class TestOperatorNormPenalty:
     @pytest.mark.parametrize("make", [one_layer, two_layers, transformer, multiscale])
     def test_it_is_the_mean_square_of_the_largest_singular_values(self, make):
