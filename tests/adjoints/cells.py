@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, OneStep, Phantom, Picard, Shine, Unrolled
 from steadeq._internal.trees import Shared
+from steadeq.adjoints import AbstractAdjoint
 
 TIGHT = Anderson(max_evals=200, tol=1e-13)
 EXACT = Implicit(GMRES(max_evals=200, tol=1e-13))
@@ -29,6 +30,14 @@ ADJOINTS = {
     "shine": Shine(max_stretch=math.inf),
     "unrolled": Unrolled(),
 }
+
+
+def all_adjoints(tol: float) -> dict[str, AbstractAdjoint]:
+    """Return every adjoint, and the implicit one with every solver, for narrow dtypes."""
+    implicit, long = Implicit(GMRES(tol=min(tol, 1e-3))), {"tol": tol, "max_evals": 100}
+    others = (Anderson(tol=tol), Broyden(tol=tol), Picard(**long), NewtonKrylov(**long))
+    return {**ADJOINTS, "implicit": implicit, **{type(solver).__name__: Implicit(solver) for solver in others}}
+
 
 FORWARD_SOLVERS = {
     "picard": Picard(max_evals=400, tol=1e-12),

@@ -2,15 +2,7 @@ import math
 
 import pytest
 import torch
-from adjoints.cells import (
-    TIGHT,
-    CountBackward,
-    TanhCell,
-    energy,
-    largest_error,
-    leaf,
-    relative_error,
-)
+from adjoints.cells import TIGHT, CountBackward, TanhCell, energy, largest_error, leaf, relative_error
 
 from steadeq import GMRES, Anderson, Broyden, Implicit, OneStep, Phantom, Picard, Shine, fixed_point
 

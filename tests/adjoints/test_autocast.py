@@ -1,8 +1,6 @@
-import math
-
 import pytest
 import torch
-from adjoints.cells import TanhCell, largest_error, leaf
+from adjoints.cells import TanhCell, all_adjoints, largest_error, leaf
 from torch import nn
 
 from steadeq import (
@@ -11,35 +9,15 @@ from steadeq import (
     Broyden,
     Equilibrium,
     Implicit,
-    NewtonKrylov,
-    OneStep,
     Phantom,
     Picard,
     Shine,
-    Unrolled,
     fixed_point,
     jacobian_penalty,
 )
 
-ADJOINTS = {
-    "gmres": Implicit(GMRES(tol=1e-3)),
-    "anderson": Implicit(Anderson(tol=1e-2)),
-    "broyden": Implicit(Broyden(tol=1e-2)),
-    "picard": Implicit(Picard(tol=1e-2)),
-    "newton": Implicit(NewtonKrylov(tol=1e-2)),
-    "one_step": OneStep(),
-    "phantom": Phantom(),
-    "shine": Shine(max_stretch=math.inf),
-    "unrolled": Unrolled(),
-}
+ADJOINTS = all_adjoints(1e-2)
 each_adjoint = pytest.mark.parametrize("adjoint", ADJOINTS.values(), ids=ADJOINTS)
-SOLVERS = {
-    "picard": Picard(tol=1e-2),
-    "anderson": Anderson(tol=1e-2),
-    "broyden": Broyden(tol=1e-2),
-    "newton": NewtonKrylov(tol=1e-2),
-}
-each_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 
 class LinearCell(nn.Module):
@@ -92,7 +70,7 @@ def test_autocast_changes_gradients_by_rounding_only(adjoint, backward_inside, c
     assert largest_error(actual, expected) < tolerance
 
 
-@pytest.mark.parametrize("solver", [SOLVERS[name] for name in ("picard", "anderson", "broyden")])
+@pytest.mark.parametrize("solver", [Picard(tol=1e-2), Anderson(tol=1e-2), Broyden(tol=1e-2)])
 def test_the_arithmetic_of_a_solver_is_not_autocast(solver):
     # A cell that does nothing in bfloat16: autocast may not change a single bit of its equilibrium and gradient.
     # Newton is left out: it takes longer differences where f may be that coarse.

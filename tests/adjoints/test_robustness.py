@@ -1,36 +1,21 @@
-import math
-
 import pytest
 import torch
-from adjoints.cells import BACKWARD_SOLVERS, EXACT, TIGHT, TanhCell, energy, largest_error, leaf, relative_error
-
-from steadeq import (
-    GMRES,
-    Anderson,
-    Broyden,
-    Implicit,
-    NewtonKrylov,
-    OneStep,
-    Phantom,
-    Picard,
-    Shine,
-    Status,
-    Unrolled,
-    fixed_point,
+from adjoints.cells import (
+    BACKWARD_SOLVERS,
+    EXACT,
+    TIGHT,
+    TanhCell,
+    all_adjoints,
+    energy,
+    largest_error,
+    leaf,
+    relative_error,
 )
 
-SINGLE = {
-    "gmres": Implicit(GMRES(tol=1e-5)),
-    "anderson": Implicit(Anderson(tol=1e-5)),
-    "broyden": Implicit(Broyden(tol=1e-5)),
-    "picard": Implicit(Picard(tol=1e-5, max_evals=100)),
-    "newton": Implicit(NewtonKrylov(tol=1e-5, max_evals=100)),
-    "one_step": OneStep(),
-    "phantom": Phantom(),
-    "shine": Shine(max_stretch=math.inf),
-    "unrolled": Unrolled(),
-}
-each_adjoint = pytest.mark.parametrize("adjoint", SINGLE.values(), ids=SINGLE)
+from steadeq import Broyden, Implicit, NewtonKrylov, Picard, Status, fixed_point
+
+ADJOINTS = all_adjoints(1e-5)
+each_adjoint = pytest.mark.parametrize("adjoint", ADJOINTS.values(), ids=ADJOINTS)
 each_backward_solver = pytest.mark.parametrize("solver", BACKWARD_SOLVERS.values(), ids=BACKWARD_SOLVERS)
 BROYDEN = Broyden(max_evals=60, tol=1e-6)
 

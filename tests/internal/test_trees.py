@@ -8,14 +8,7 @@ from torch import Tensor
 
 from steadeq import GMRES, Anderson, Implicit, Picard, fixed_point
 from steadeq._internal.autocast import state_layout
-from steadeq._internal.trees import (
-    Layout,
-    Shared,
-    check_inputs,
-    describe,
-    leaves,
-    map_leaves,
-)
+from steadeq._internal.trees import Layout, Shared, check_inputs, describe, leaves, map_leaves
 
 
 class Pair(NamedTuple):

@@ -29,14 +29,18 @@ def applied(path):
     return [line["step"] - 1 for line in events_of(path, "train") if line["penalty"] > 0]
 
 
-def test_a_schedule_of_p_is_an_option_of_the_command_and_part_of_the_config(tmp_path, capfd):
+def test_penalties_and_schedules_of_p_are_options_of_the_command_and_part_of_the_config(tmp_path, capfd):
     path = tmp_path / "run"
     options = ("--regularizer.probability-schedule", "Linear", "--regularizer.probability-schedule.end", "0.5")
+    options += ("--regularizer", "OperatorNormRegularizer", "--regularizer.num-steps", "2")
     assert main(["train", "digits-jr", *options, *SHORT, "--out", str(path)]) == 0
     stored = json.loads((path / "config.json").read_text())["regularizer"]["probability_schedule"]
     assert stored == {"class": "steadeq.jacobian.schedules:Linear", "end": 0.5, "num_steps": None, "begin": 0}
     regularizer = RunRecord.read(path).config.regularizer
-    assert regularizer.probability_schedule == Linear(end=0.5)
+    # What all regularizers have is taken over from the recipe's.
+    assert regularizer == OperatorNormRegularizer(
+        weight=2.0, probability=0.4, num_steps=2, probability_schedule=Linear(end=0.5)
+    )
     of_run = regularizer.for_run(num_steps=8, steps_per_epoch=8)
     assert [of_run.probability_at(step) for step in (0, 4, 8)] == pytest.approx([0.4, 0.45, 0.5])
     assert applied(path) == [step for step in range(8) if of_run.tau(step)]
@@ -49,14 +53,6 @@ def test_a_closed_loop_on_p_is_refused_by_the_command_before_anything_is_written
     assert "--regularizer.probability-schedule is ClosedLoop(" in message
     assert "must not be a closed loop" in message
     assert not (tmp_path / "run").exists()
-
-
-def test_a_penalty_on_sigma_is_an_option_of_the_command(tmp_path, capfd):
-    path = tmp_path / "run"
-    options = ("--regularizer", "OperatorNormRegularizer", "--regularizer.num-steps", "2")
-    assert main(["train", "digits-jr", *options, *SHORT, "--out", str(path)]) == 0
-    # What all regularizers have is taken over from the recipe's.
-    assert RunRecord.read(path).config.regularizer == OperatorNormRegularizer(weight=2.0, probability=0.4, num_steps=2)
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,7 @@ import math
 
 import pytest
 import torch
-from jacobian.cells import (
-    dense_jacobians,
-    linear,
-    matrices,
-    multiscale,
-    one_layer,
-    seeded,
-    transformer,
-    two_layers,
-)
+from jacobian.cells import dense_jacobians, linear, matrices, multiscale, one_layer, seeded, transformer, two_layers
 
 from steadeq import Equilibrium, jacobian_penalty, operator_norm_penalty
 from steadeq._internal.linearization import Linearization

@@ -4,13 +4,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from steadeq import (
-    Anderson,
-    Equilibrium,
-    ResidualRegularizer,
-    fixed_point,
-    residual_penalty,
-)
+from steadeq import Anderson, Equilibrium, ResidualRegularizer, fixed_point, residual_penalty
 
 
 def test_it_is_the_square_of_the_relative_residual_that_a_solve_reports():

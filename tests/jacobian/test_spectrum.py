@@ -4,15 +4,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from jacobian.cells import linear
 from matrices import MATRICES, convection
 from matrices import true_radius as known_radius
 
 from steadeq import Equilibrium, Estimate, frobenius_norm, operator_norm, spectral_radius
 from steadeq.solvers._krylov import Arnoldi
-
-
-def linear(z, M):
-    return torch.einsum("bij,bj->bi", M, z)
 
 
 def radius(M, **options):
