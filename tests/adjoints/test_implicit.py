@@ -19,10 +19,6 @@ from steadeq import GMRES, Anderson, Broyden, Implicit, NewtonKrylov, OneStep, P
 each_backward_solver = pytest.mark.parametrize("solver", BACKWARD_SOLVERS.values(), ids=BACKWARD_SOLVERS)
 
 
-def tanh_map(weight, bias=0.0):
-    return lambda z, x: torch.tanh(z @ weight.T + bias + x)
-
-
 def test_gradcheck_with_respect_to_a_closed_over_result_of_a_computation():
     def layer(raw, x):
         weight, shift = 0.5 * torch.sin(raw), raw.sum().cos()

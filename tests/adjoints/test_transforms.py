@@ -61,12 +61,6 @@ def test_gradients_over_parameters_inputs_and_both_reach_all_of_them(x):
     torch.testing.assert_close(pull(torch.ones((), dtype=torch.float64))[1], expected)
 
 
-def test_a_jacobian_is_that_of_autograd(x):
-    (layer,) = layers(1)
-    expected = torch.autograd.functional.jacobian(layer, x)
-    torch.testing.assert_close(jacrev(layer)(x).detach(), expected)
-
-
 def test_second_derivatives_over_parameters_are_those_of_differences(x):
     (layer,) = layers(1)
     parameters, loss, step = detached(layer), loss_of(layer), 1e-5
