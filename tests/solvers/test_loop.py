@@ -161,7 +161,8 @@ class TestPatience:
         z0 = torch.ones(2, 3)
         for (patience, expected), adjoint in itertools.product(((1, 3), (2, 9), (4, 11)), (Implicit(), Reversible())):
             solver = Picard(max_evals=20, tol=1e-3, patience=patience, damping=0.5)
-            eq = fixed_point(self.visiting(z0), z0, solver=solver, adjoint=adjoint)
+            with torch.no_grad():
+                eq = fixed_point(self.visiting(z0), z0, solver=solver, adjoint=adjoint)
             assert eq.stats.num_evals.tolist() == [expected] * 2
             assert eq.stats.converged.all()
 
