@@ -56,6 +56,14 @@ def test_the_estimate_of_shine_does_not_depend_on_the_neighbors_of_a_sample():
         assert relative_error(together[row], gradient([row])[0][0]) < 1e-8
 
 
+def test_shine_keeps_the_whole_history_whatever_the_memory_of_the_solver_is(cell, x):
+    short, whole = (
+        gradients(cell, x, Shine(max_stretch=math.inf), Broyden(max_evals=9, tol=0, memory=memory))
+        for memory in (2, None)
+    )
+    torch.testing.assert_close(short, whole, rtol=0, atol=0)
+
+
 def test_shine_falls_back_sample_by_sample():
     # u = g / (1 - slope): a stretch of 1.25 is trusted, one of 5 is not.
     slope = torch.tensor([[0.2], [0.8]], dtype=torch.float64)
