@@ -1,5 +1,3 @@
-import itertools
-
 import pytest
 import torch
 from adjoints.cells import TanhCell, leaf
@@ -55,7 +53,11 @@ class Held(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     ("name", "adjoint"),
-    [*itertools.product(SOLVERS, [Implicit(), OneStep(), Phantom(), Unrolled()]), ("damped", Reversible())],
+    [
+        *((name, Implicit()) for name in SOLVERS),
+        *(("anderson", adjoint) for adjoint in (OneStep(), Phantom(), Unrolled())),
+        ("damped", Reversible()),
+    ],
     ids=repr,
 )
 def test_what_lives_until_backward_does_not_grow_with_the_number_of_evaluations(name, adjoint):
