@@ -29,7 +29,7 @@ from steadeq import (
 from steadeq._internal.validation import check_count
 from steadeq.lab import recipes
 from steadeq.lab.cli.arguments import field_docs, parse, parse_with_config, positional
-from steadeq.lab.cli.main import COMMANDS
+from steadeq.lab.cli.main import commands
 from steadeq.lab.cli.train import Arguments
 from steadeq.lab.config import RandomBudget, TrainConfig
 from steadeq.lab.data import Cifar10, Digits
@@ -87,34 +87,8 @@ def help_of(capsys, words: list[str], config: TrainConfig) -> str:
             {"regularizer": {"num_probes": 2, "probe": "gaussian"}},
         ),
         ("--loop.device cuda:1", {"loop": {"device": "cuda:1"}}),
-    ],
-)
-def test_a_field_takes_what_is_written(text, sections):
-    assert override(text) == change(SYNTHETIC, **sections)
-
-
-def test_nothing_written_changes_nothing():
-    assert override("") == SYNTHETIC
-    assert override("--resume --out runs/x") == SYNTHETIC
-
-
-def test_a_truth_value_that_is_true_is_switched_off_three_ways():
-    assert TEXT.model.weight_norm
-    for text in ("--model.no-weight-norm", "--model.weight-norm False", "--model.weight-norm=false"):
-        assert override(text, TEXT) == change(TEXT, model={"weight_norm": False})
-
-
-def test_a_tuple_may_have_any_length():
-    for text, cutoffs in (("10 100 1000", (10, 100, 1000)), ("10", (10,)), ("", ())):
-        assert override(f"--model.cutoffs {text}", TEXT).model.cutoffs == cutoffs
-
-
-# Classes
-
-
-@pytest.mark.parametrize(
-    ("text", "sections"),
-    [
+        ("--resume --out runs/x", {}),
+        # Classes
         # The budget stays, the memory is the class's own.
         ("--solver Broyden", {"solver": Broyden(max_evals=6, tol=1e-3)}),
         ("--solver broyden", {"solver": Broyden(max_evals=6, tol=1e-3)}),
@@ -148,8 +122,19 @@ def test_a_tuple_may_have_any_length():
         ("--model ConvDEQ --model.channels 8", {"model": ConvDEQ.Config(channels=8)}),
     ],
 )
-def test_a_class_takes_the_place_of_another(text, sections):
+def test_a_field_takes_what_is_written_and_a_class_the_place_of_another(text, sections):
     assert override(text) == change(SYNTHETIC, **sections)
+
+
+def test_a_truth_value_that_is_true_is_switched_off_three_ways():
+    assert TEXT.model.weight_norm
+    for text in ("--model.no-weight-norm", "--model.weight-norm False", "--model.weight-norm=false"):
+        assert override(text, TEXT) == change(TEXT, model={"weight_norm": False})
+
+
+def test_a_tuple_may_have_any_length():
+    for text, cutoffs in (("10 100 1000", (10, 100, 1000)), ("10", (10,)), ("", ())):
+        assert override(f"--model.cutoffs {text}", TEXT).model.cutoffs == cutoffs
 
 
 def test_a_solver_of_evaluations_can_be_taken_away():
@@ -267,6 +252,9 @@ def test_places_that_are_missing_or_taken_are_refused(text, message):
 
 # Help
 
+# A recipe for each network on each data set.
+EACH_KIND = {(type(c.model), type(c.data)): c.recipe for c in (recipes.get(name).build() for name in recipes.names())}
+
 
 def options_of(config, where: str = "") -> list[tuple[str, str, object]]:
     """Return option, description and value of all fields, from the sources of the classes."""
@@ -284,7 +272,7 @@ def options_of(config, where: str = "") -> list[tuple[str, str, object]]:
     return found
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", EACH_KIND.values())
 def test_help_lists_every_field_with_description_and_value(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "110")
     config = recipes.get(name).build()
@@ -312,9 +300,9 @@ def test_every_class_that_can_be_chosen_describes_its_fields():
             assert doc.endswith("."), f"{type(choice).__name__} {option}"
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"reproduce"}))
-def test_every_option_of_every_command_is_described(command):
-    arguments = importlib.import_module(f"steadeq.lab.cli.{command}").Arguments
+@pytest.mark.parametrize(("command", "module"), [(command, module) for command, (module, _) in commands().items()])
+def test_every_option_of_every_command_is_described(command, module):
+    arguments = importlib.import_module(module).Arguments
     docs = field_docs(arguments)
     for field in fields(arguments):
         assert docs[field.name].endswith((".", "...")), field.name
@@ -369,7 +357,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", EACH_KIND.values())
 def test_the_options_that_a_config_needs_give_it_back(name):
     base = recipes.get(name).build()
     assert command_line(base, base) == []
@@ -381,7 +369,7 @@ def test_the_options_that_a_config_needs_give_it_back(name):
 
 
 def test_the_options_from_each_recipe_to_the_next_give_it_back():
-    configs = [recipes.get(name).build() for name in recipes.names()]
+    configs = [recipes.get(name).build() for name in EACH_KIND.values()]
     for base, other in zip(configs, [*configs[1:], configs[0]], strict=True):
         wanted = replace(other, recipe=base.recipe)
         assert from_words(command_line(wanted, base), base) == wanted
