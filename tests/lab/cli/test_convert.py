@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.train.runs import snapshot, tiny_config, train
+from lab.cli.commands import refuse, succeed
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
 import steadeq
 from steadeq import Anderson, Broyden
-from steadeq.lab.cli.main import main
 from steadeq.lab.data import WikiText2
 from steadeq.lab.errors import InputError
 from steadeq.models import (
@@ -29,16 +28,6 @@ from steadeq.models import (
 
 PARITY = Path(__file__).parents[2] / "models" / "parity"
 WORDS = "the of a = , . @ to in on " * 40
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("STEADEQ_DATA", str(work / "data"))
-    return work
 
 
 @pytest.fixture
@@ -71,32 +60,11 @@ def write_wikitext(folder, *, words=WORDS):
 SMALL = ("--data", "cifar10", "--data.num-train", "10", "--data.num-validation", "0")
 
 
-def succeed(capfd, *arguments):
-    capfd.readouterr()
-    assert main(list(map(str, arguments))) == 0
-    output, errors = capfd.readouterr()
-    assert errors == ""
-    return output
-
-
-def refuse(capfd, *arguments):
-    """Check that a command is refused with one sentence, that nothing is written, and return the sentence."""
-    before = snapshot(Path.cwd())
-    capfd.readouterr()
-    assert main(list(map(str, arguments))) == 2
-    output, errors = capfd.readouterr()
-    assert output == ""
-    (line,) = errors.splitlines()
-    assert snapshot(Path.cwd()) == before
-    return line.removeprefix("steadeq: ")
-
-
 # Convert
 
 
-@pytest.mark.parametrize("flag", ["-o", "--out"])
-def test_a_checkpoint_becomes_a_folder_and_what_was_found_is_told(flag, checkpoint, home, capfd):
-    output = succeed(capfd, "convert", checkpoint, flag, home / "tiny")
+def test_a_checkpoint_becomes_a_folder_and_what_was_found_is_told(checkpoint, home, capfd):
+    output = succeed(capfd, "convert", checkpoint, "--out", home / "tiny")
     model = from_official(checkpoint)
     count = sum(p.numel() for p in model.parameters())
     assert output.splitlines()[0] == f"MDEQClassifier, {count:,} parameters"
@@ -113,10 +81,11 @@ def test_a_checkpoint_becomes_a_folder_and_what_was_found_is_told(flag, checkpoi
 def test_a_preset_takes_the_place_of_what_is_inferred(checkpoint, home, capfd):
     output = succeed(capfd, "convert", checkpoint, "--preset", "mdeq/cifar10-tiny", "-o", "tiny")
     assert "Assumed (preset mdeq/cifar10-tiny)" in output
-    assert "its weights have channels=(24, 24)" in refuse(
-        capfd, "convert", checkpoint, "--preset", "mdeq/cifar10", "-o", "b"
-    )
-    assert "There is no model 'mdeq/cifar'" in refuse(capfd, "convert", checkpoint, "--preset", "mdeq/cifar", "-o", "b")
+    for preset, reason in (
+        ("mdeq/cifar10", "its weights have channels=(24, 24)"),
+        ("mdeq/cifar", "There is no model 'mdeq/cifar'"),
+    ):
+        assert reason in refuse(capfd, "convert", checkpoint, "--preset", preset, "-o", "b")
 
 
 def test_bad_checkpoints_are_refused_and_nothing_is_written(checkpoint, home, capfd):
@@ -130,7 +99,7 @@ def test_bad_checkpoints_are_refused_and_nothing_is_written(checkpoint, home, ca
         ("missing.pt", "cannot be read: No such file"),
     ):
         line = refuse(capfd, "convert", name, "-o", "out")
-        assert line.startswith(name)
+        assert line.startswith(f"steadeq: {name}")
         assert reason in line
     assert "--out is missing" in refuse(capfd, "convert", checkpoint)
     Path("full").mkdir()
@@ -141,7 +110,7 @@ def test_bad_checkpoints_are_refused_and_nothing_is_written(checkpoint, home, ca
 # Load
 
 
-def test_load_model_reads_the_folder_as_it_reads_a_run(checkpoint, home, capfd):
+def test_load_model_reads_the_folder_as_it_reads_a_run(checkpoint, run, capfd):
     succeed(capfd, "convert", checkpoint, "-o", "tiny")
     model = steadeq.load_model("tiny")
     assert isinstance(model, MDEQClassifier)
@@ -149,8 +118,7 @@ def test_load_model_reads_the_folder_as_it_reads_a_run(checkpoint, home, capfd):
     x = torch.randn(1, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(model(x), from_official(checkpoint)(x))
-    train(tiny_config(), Path("run"))
-    assert type(steadeq.load_model("run")).__name__ == "ToyDEQ"
+    assert type(steadeq.load_model(run)).__name__ == "ToyDEQ"
     with pytest.raises(InputError, match="tiny holds a model, not a run; it has no checkpoint of step 3"):
         steadeq.load_model("tiny", step=3)
     Path("tiny/model.safetensors").unlink()
@@ -216,68 +184,45 @@ def test_the_command_measures_what_a_loop_by_hand_does(checkpoint, home, capfd):
     images, labels = write_cifar(home / "data" / "cifar-10-batches-bin")
     succeed(capfd, "convert", checkpoint, "-o", "tiny")
     model = steadeq.load_model("tiny")
-    output = succeed(
-        capfd, "evaluate", "tiny", *SMALL, "--solver", "Anderson", "--solver.max-evals", 3, "--device", "cpu"
-    )
-    assert "tiny on cifar10, test split" in output
-    rows = rows_of("tiny")
-    assert [row["max_evals"] for row in rows] == [1, 2, 3]
-    for row in rows:
-        accuracy, loss, evals = by_hand(model, images, labels, Anderson(max_evals=row["max_evals"]))
-        assert row["accuracy"] == pytest.approx(accuracy, abs=1e-9)
-        assert row["loss"] == pytest.approx(loss, rel=1e-4)
-        assert row["forward_evals"] == evals
-    assert len(Path("tiny/evaluation.csv").read_text().splitlines()) == 4
-
-
-def test_the_solver_of_the_model_and_budgets_of_choice(checkpoint, home, capfd):
-    images, labels = write_cifar(home / "data" / "cifar-10-batches-bin")
-    succeed(capfd, "convert", checkpoint, "-o", "tiny")
+    anderson = ("--solver", "Anderson", "--solver.max-evals", 3, "--device", "cpu")
+    broyden = ("--solver", "broyden", "--budgets", "2", "--batch-size", 7)
+    for options, solver, budgets in ((anderson, Anderson, [1, 2, 3]), (broyden, Broyden, [2])):
+        assert "tiny on cifar10, test split" in succeed(capfd, "evaluate", "tiny", *SMALL, *options)
+        rows = rows_of("tiny")
+        assert [row["max_evals"] for row in rows] == budgets
+        for row in rows:
+            accuracy, loss, evals = by_hand(model, images, labels, solver(max_evals=row["max_evals"]))
+            assert row["accuracy"] == pytest.approx(accuracy, abs=1e-9)
+            assert row["loss"] == pytest.approx(loss, rel=1e-4)
+            assert row["forward_evals"] == evals
+        assert len(Path("tiny/evaluation.csv").read_text().splitlines()) == 1 + len(rows)
+    # By default the solver of the model; and a value may be written with a sign of equality.
     output = succeed(capfd, "evaluate", "tiny", "--budgets", "1", "4", f"--data={SMALL[1]}", *SMALL[2:])
     assert [line.split()[0] for line in output.splitlines() if re.match(r"\s*\d+\s", line)] == ["1", "4"]
-    succeed(capfd, "evaluate", "tiny", *SMALL, "--budgets", "2", "--solver", "broyden", "--batch-size", 7)
-    (row,) = rows_of("tiny")
-    accuracy, loss, _ = by_hand(steadeq.load_model("tiny"), images, labels, Broyden(max_evals=2))
-    assert row["accuracy"] == pytest.approx(accuracy, abs=1e-9)
-    assert row["loss"] == pytest.approx(loss, rel=1e-4)
 
 
 @torch.no_grad()
-def test_a_text_is_read_in_16_streams_with_memory_as_the_official_test_does(home, capfd):
+@pytest.mark.parametrize("kind", [DEQTransformerLM, EquilibriumTransformer, StackedTransformer])
+def test_a_text_is_read_in_16_streams_and_with_memory_if_the_model_has_one_as_the_official_test_does(kind, home, capfd):
     write_wikitext(home / "data" / "wikitext-2")
     # Ten words, unknown words, and the ends of lines.
-    model = DEQTransformerLM(vocab_size=12, features=8, num_heads=2, hidden_features=8, memory_length=6).eval()
+    sizes = {"vocab_size": 12, "features": 8, "num_heads": 2, "hidden_features": 8}
+    has_memory = kind is DEQTransformerLM
+    model = kind(**sizes, **({"memory_length": 6} if has_memory else {"kind": "language"})).eval()
     model.save_pretrained("lm")
-    solver = ("--solver", "Anderson", "--solver.max-evals", 5, "--solver.tol", 0)
-    succeed(capfd, "evaluate", "lm", "--data", "wikitext-2", "--data.length", 6, "--budgets", 5, *solver)
+    words, options = (), {}
+    if kind is not StackedTransformer:
+        words = ("--solver", "Anderson", "--solver.max-evals", 5, "--solver.tol", 0)
+        options = {"solver": Anderson(max_evals=5, tol=0)}
+    succeed(capfd, "evaluate", "lm", "--data", "wikitext-2", "--data.length", 6, "--budgets", 5, *words)
     (row,) = rows_of("lm")
     tokens = torch.tensor(WikiText2().vocabulary().encode([*WORDS.split(), "<eos>"]))
     streams = tokens[: len(tokens) // 16 * 16].reshape(16, -1)
-    total, count, carry = 0.0, 0, None
+    total, count, memory = 0.0, 0, {}
     for begin in range(0, streams.shape[1] - 1, 6):
         inputs, targets = streams[:, begin : begin + 6], streams[:, begin + 1 : begin + 7]
-        predictions = model(inputs[:, : targets.shape[1]], carry, solver=Anderson(max_evals=5, tol=0))
-        carry = predictions.carry
-        total, count = total + float(predictions.losses(targets).sum()), count + targets.numel()
-    assert row["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", [EquilibriumTransformer, StackedTransformer])
-def test_a_text_is_read_segment_by_segment_by_a_model_without_memory(kind, home, capfd):
-    write_wikitext(home / "data" / "wikitext-2")
-    model = kind(kind="language", vocab_size=12, features=8, num_heads=2, hidden_features=8).eval()
-    model.save_pretrained("lm")
-    is_explicit = kind is StackedTransformer
-    solver = () if is_explicit else ("--solver", "Anderson", "--solver.max-evals", 5, "--solver.tol", 0)
-    succeed(capfd, "evaluate", "lm", "--data", "wikitext-2", "--data.length", 6, "--budgets", 5, *solver)
-    (row,) = rows_of("lm")
-    tokens = torch.tensor(WikiText2().vocabulary().encode([*WORDS.split(), "<eos>"]))
-    streams = tokens[: len(tokens) // 16 * 16].reshape(16, -1)
-    total, count, options = 0.0, 0, {} if is_explicit else {"solver": Anderson(max_evals=5, tol=0)}
-    for begin in range(0, streams.shape[1] - 1, 6):
-        inputs, targets = streams[:, begin : begin + 6], streams[:, begin + 1 : begin + 7]
-        predictions = model(inputs[:, : targets.shape[1]], **options)
+        predictions = model(inputs[:, : targets.shape[1]], **memory, **options)
+        memory = {"carry": predictions.carry} if has_memory else {}
         total, count = total + float(predictions.losses(targets).sum()), count + targets.numel()
     assert row["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
 
@@ -314,11 +259,9 @@ def test_data_that_does_not_fit_is_refused_in_a_sentence(checkpoint, home, capfd
     assert not Path("tiny/evaluation.json").exists()
 
 
-def test_a_run_is_evaluated_on_its_own_data_with_a_solver_of_choice(home, capfd):
-    train(tiny_config(), Path("run"))
-    assert "leave out --data, as a run is evaluated on its own data" in refuse(
-        capfd, "evaluate", "run", "--data", "digits"
-    )
+def test_a_run_is_evaluated_on_its_own_data_with_a_solver_of_choice(run, capfd):
+    line = refuse(capfd, "evaluate", "run", "--data", "digits")
+    assert "leave out --data, as a run is evaluated on its own data" in line
     succeed(capfd, "evaluate", "run", "--solver", "Broyden", "--solver.max-evals", 2, "--batch-size", 100)
     assert [row["max_evals"] for row in rows_of("run")] == [1, 2]
 
