@@ -5,20 +5,20 @@ import subprocess
 import sys
 import typing
 
+import pytest
+
 from steadeq.lab.cli import bench
 from steadeq.lab.cli.main import main
 
 
-def test_a_part_is_measured_and_shown(capfd):
-    assert main(["bench", "waiting", "--quick", "--quiet"]) == 0
-    assert "for which the host waits" in capfd.readouterr().out
-
-
-def test_scripts_get_the_numbers(capfd):
+def test_a_part_is_measured_and_shown_and_scripts_get_the_numbers(capfd):
     assert main(["bench", "waiting", "--quick", "--quiet", "--json"]) == 0
-    assert {row["library"] for row in json.loads(capfd.readouterr().out)["waiting"]} >= {"steadeq"}
+    output, errors = capfd.readouterr()
+    assert {row["library"] for row in json.loads(output)["waiting"]} >= {"steadeq"}
+    assert "for which the host waits" in errors
 
 
+@pytest.mark.slow
 def test_the_parts_are_those_of_the_benchmark():
     done = subprocess.run([sys.executable, bench.BENCHMARK, "--help"], capture_output=True, text=True, check=True)
     (parts,) = typing.get_args(typing.get_type_hints(bench.Arguments)["parts"])[:1]

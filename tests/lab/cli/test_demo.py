@@ -2,11 +2,16 @@
 
 import re
 
+from lab.train.runs import change
+
+from steadeq.lab.cli import demo
 from steadeq.lab.cli.main import main
 from steadeq.lab.run.record import RunRecord
 
 
-def test_the_demo_trains_compares_and_reports_and_reuses_what_is_finished(tmp_path, capfd):
+def test_the_demo_trains_compares_and_reports_and_reuses_what_is_finished(tmp_path, monkeypatch, capfd):
+    plain, few = demo._config, {"num_train": 640, "num_validation": 64, "num_test": 64}
+    monkeypatch.setattr(demo, "_config", lambda *arguments: change(plain(*arguments), data=few))
     arguments = ["demo", "--out", str(tmp_path), "--num-epochs", "1", "--num-seeds", "2"]
     assert main(arguments) == 0
     output = capfd.readouterr().out

@@ -56,7 +56,6 @@ def change(config: TrainConfig, **sections: Any) -> TrainConfig:
 VARIANTS = {
     "plain": {},
     "window": {"log": {"every": 5}},
-    "budget": {"solver": {"max_evals": 4, "tol": 0.0}, "budget": RandomBudget(low=-2, high=3)},
     "budget-penalized": {
         "solver": {"max_evals": 4, "tol": 0.0},
         "budget": RandomBudget(low=-2, high=3, when="penalized"),
@@ -72,9 +71,7 @@ VARIANTS = {
         "regularizer": {"schedule": ClosedLoop(target=0.05, observed="spectral_radius"), "probability": 1.0},
         "log": {"spectrum_samples": 4, "spectrum_products": 8},
     },
-    "warm-up": {"warmup": {"num_steps": 7, "depth": 4, "regularizer_weight": 0.5}},
     "average": {"loop": {"ema_decay": 0.9}},
-    "accumulate": {"loop": {"accumulate": 4}},
     "sgd": {"optimizer": SGD(learning_rate=0.01, nesterov=True, weight_decay=1e-3, max_grad_norm=1.0)},
     "adamw": {"optimizer": AdamW(weight_decay=0.1, warmup_steps=6, min_learning_rate=1e-4)},
     "phantom": {"adjoint": Phantom(num_steps=3)},

@@ -1,12 +1,11 @@
 """Runs that are made longer, and runs that start from the weights of others."""
 
-import signal
-import subprocess
-import sys
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from lab.train.runs import Crash, raise_at
+from lab.train.runs import Crash, assert_same, raise_at
 
 from steadeq import load_model
 from steadeq.lab.cli.main import main
@@ -23,85 +22,66 @@ def train(arguments: str) -> int:
 
 
 def weights(path) -> dict[str, torch.Tensor]:
-    checkpoint = RunFolder(path).checkpoints().load_latest()
+    checkpoint = RunFolder(Path(path)).checkpoints().load_latest()
     assert checkpoint is not None
     return checkpoint.weights
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run of twelve steps, and one of its first six."""
+    folder = tmp_path_factory.mktemp("made")
+    for name, num_steps in (("whole", 12), ("parts", 6)):
+        assert train(f"synthetic-jr --out {folder / name} --loop.num-steps {num_steps} {SMALL}") == 0
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return Path(shutil.copytree(made, tmp_path, dirs_exist_ok=True))
 
 
-def test_a_run_that_is_made_longer_ends_as_one_that_was_as_long_from_the_start(folder):
-    assert train(f"synthetic-jr --out whole --loop.num-steps 12 {SMALL}") == 0
-    assert train(f"synthetic-jr --out parts --loop.num-steps 6 {SMALL}") == 0
+@pytest.mark.parametrize("place", [None, (RunFolder, "replace_config"), (torch.optim.Adam, "step")])
+def test_a_run_that_is_made_longer_even_after_a_crash_ends_as_one_that_was_as_long_from_the_start(
+    place, folder, monkeypatch
+):
     assert RunRecord.read(folder / "parts").is_finished
+    if place is not None:
+        with monkeypatch.context() as patch:
+            raise_at(patch, [place], 1, Crash())
+            with pytest.raises(Crash):
+                train("--resume --out parts --loop.num-steps 12")
     assert train("--resume --out parts --loop.num-steps 12") == 0
     record = RunRecord.read(folder / "parts")
     assert (record.is_finished, record.step, record.config.loop.num_steps) == (True, 12, 12)
     assert [line.step for line in record.training] == list(range(1, 13))
-    whole, parts = weights(folder / "whole"), weights(folder / "parts")
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert_same(weights("parts"), weights("whole"))
     # It can be opened and resumed as any other.
-    load_model(folder / "parts")
+    load_model("parts")
     assert train("--resume --out parts") == 0
 
 
-@pytest.mark.parametrize("place", [(RunFolder, "replace_config"), (torch.optim.Adam, "step")])
-def test_a_crash_while_a_run_is_made_longer_leaves_no_trace(place, folder, monkeypatch):
-    assert train(f"synthetic-jr --out whole --loop.num-steps 12 {SMALL}") == 0
-    assert train(f"synthetic-jr --out parts --loop.num-steps 6 {SMALL}") == 0
-    with monkeypatch.context() as patch:
-        raise_at(patch, [place], 1, Crash())
-        with pytest.raises(Crash):
-            train("--resume --out parts --loop.num-steps 12")
-    assert train("--resume --out parts --loop.num-steps 12") == 0
-    whole, parts = weights(folder / "whole"), weights(folder / "parts")
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
-
-
-def test_a_run_is_not_made_shorter_than_it_is(folder, capfd):
-    assert train(f"synthetic-jr --out run --loop.num-steps 6 {SMALL}") == 0
-    assert train("--resume --out run --loop.num-steps 4") == 2
+def test_a_run_is_not_made_shorter_than_it_is(capfd):
+    assert train("--resume --out parts --loop.num-steps 4") == 2
     assert "is of step 6, beyond the last step of the run (4)" in capfd.readouterr().err
-    assert RunFolder(folder / "run").config().loop.num_steps == 6
+    assert RunFolder(Path("parts")).config().loop.num_steps == 6
 
 
-def test_a_run_starts_from_the_weights_of_another_run_or_model(folder, capfd):
-    assert train(f"synthetic-jr --out first --loop.num-steps 6 {SMALL}") == 0
-    load_model(folder / "first").save_pretrained(folder / "model")
-    for source in ("first", "model"):
+def test_a_run_starts_from_the_weights_of_another_run_or_model(folder):
+    load_model("parts").save_pretrained("model")
+    for source in ("parts", "model"):
         # Of a rate this small, nothing is left in float32.
         still = "--loop.num-steps 1 --loop.batch-size 16 --optimizer.learning-rate 1e-30"
         assert train(f"synthetic --out from-{source} --loop.init-from {source} {still}") == 0
-        found, expected = weights(folder / f"from-{source}"), weights(folder / "first")
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert_same(weights(f"from-{source}"), weights("parts"))
     # What it started from may go once there is a checkpoint.
-    (folder / "first").rename(folder / "gone")
-    assert train("--resume --out from-first --loop.num-steps 2") == 0
+    (folder / "parts").rename(folder / "gone")
+    assert train("--resume --out from-parts --loop.num-steps 2") == 0
 
 
 def test_weights_of_another_network_are_refused_before_a_folder_is_made(folder, capfd):
-    assert train(f"synthetic-jr --out first --loop.num-steps 2 {SMALL}") == 0
-    assert train("digits --out second --loop.init-from first") == 2
-    assert "another model" in capfd.readouterr().err
-    assert train("digits --out second --loop.init-from nowhere") == 2
-    assert "nowhere" in capfd.readouterr().err
+    for source, reason in (("parts", "another model"), ("nowhere", "nowhere")):
+        assert train(f"digits --out second --loop.init-from {source}") == 2
+        assert reason in capfd.readouterr().err
     assert not (folder / "second").exists()
-
-
-def test_an_interrupted_run_prints_the_command_that_goes_on_with_it(folder):
-    # A name that a shell would split.
-    path = folder / "my run"
-    command = [sys.executable, "-m", "steadeq", "train", "synthetic", "--out", str(path), "--loop.num-steps", "100000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "step" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert f"To go on: steadeq train --resume --out '{path}'" in error
