@@ -186,6 +186,7 @@ def edit_config(run, section, field, value):
         ("evaluate run", "model", "hidden", 7, "model.hidden is 7 and was 50"),
         ("diagnose run", "data", "noise", 0.5, "data.noise is 0.5 and was 0.05"),
         ("train --resume --out run", "loop", "seed", 1, "loop.seed is 1 and was 0"),
+        ("train --resume --out run", "loop", "num_steps", 3, "loop.num_steps is 3 and was 12"),
         ("train --resume --out run", "solver", "max_evals", 7, "solver.max_evals is 7 and was 6"),
     ],
 )

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import steadeq
@@ -93,6 +95,11 @@ def train(config: TrainConfig, path: Path, **options) -> Trainer:
 
 
 # Ways to stop
+
+
+def each(values: Iterable, *quick: Any) -> list:
+    """Return the values of a parameter, of which only a few are tried by the quick tests."""
+    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 class Crash(BaseException):

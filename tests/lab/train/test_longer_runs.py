@@ -13,8 +13,8 @@ from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.run.record import RunRecord
 
 # With a rate that does not depend on the length of the run, a longer run begins as the shorter one.
-CONSTANT = "--optimizer.learning-rate 1e-3 --optimizer.min-learning-rate 1e-3 --log.spectrum-samples 0"
-SMALL = f"--loop.batch-size 16 --log.eval-every 4 {CONSTANT}"
+CONSTANT = "--optimizer.learning-rate 1e-3 --optimizer.min-learning-rate 1e-3"
+SMALL = f"--loop.batch-size 16 --log.eval-every 4 --log.spectrum-samples 0 {CONSTANT}"
 
 
 def train(arguments: str) -> int:

@@ -3,7 +3,7 @@
 import copy
 import math
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import product
 
 import pytest
 import torch
@@ -19,7 +19,6 @@ from steadeq import (
     Constant,
     Implicit,
     Increments,
-    JacobianRegularizer,
     Linear,
     NewtonKrylov,
     OneStep,
@@ -97,8 +96,8 @@ def record(config, path):
 # Gradients
 
 
-# With 53 samples the last batch of an epoch has five, which 2 and 4 do not divide.
-@pytest.mark.parametrize(("parts", "num_train"), [(2, 48), (4, 48), (16, 48), (2, 53), (4, 53)])
+# With 53 samples the last batch of an epoch has five, which 4 does not divide.
+@pytest.mark.parametrize(("parts", "num_train"), [(16, 48), (4, 53)])
 def test_parts_of_a_batch_add_up_to_the_whole(parts, num_train, tmp_path):
     config = replace(double_config(), data=LineData(num_train=num_train, dtype="float64"))
     whole = train(config, tmp_path / "whole")
@@ -217,20 +216,6 @@ def test_learning_rates_follow_the_closed_form(schedule, tmp_path):
         assert rate == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_cosine_falls_from_the_highest_to_the_lowest_rate():
-    optimizer = Adam(learning_rate=1.0, min_learning_rate=0.2)
-    rates = [optimizer.rate(step, 1000) for step in range(1001)]
-    assert rates[0] == 1.0
-    assert rates[-1] == pytest.approx(0.2)
-    assert rates == sorted(rates, reverse=True)
-
-
-def test_a_warm_up_does_not_jump():
-    optimizer = Adam(learning_rate=1.0, warmup_steps=100)
-    rates = [optimizer.rate(step, 10_000) for step in range(300)]
-    assert max(abs(b - a) for a, b in pairwise(rates)) < 0.011
-
-
 @pytest.mark.parametrize(
     ("method", "kind", "fields"),
     [
@@ -269,19 +254,17 @@ def test_the_weight_of_the_penalty_follows_its_schedule(schedule, expected, tmp_
 # The penalty
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
-def test_the_penalty_is_applied_on_the_steps_that_tau_chooses(probability, tmp_path):
-    config = tiny_config(regularizer={"probability": probability}, loop={"num_steps": 200, "batch_size": 2}, log=RARELY)
+def test_the_penalty_is_applied_on_the_steps_that_tau_chooses(tmp_path):
+    config = tiny_config(regularizer={"probability": 0.3}, loop={"num_steps": 100, "batch_size": 2}, log=RARELY)
     _, recorder = record(config, tmp_path / "run")
     applied = [values["penalty"] > 0 for values in recorder.values]
-    assert applied == [recorder.trainer.regularizer.tau(step) for step in range(200)]
+    assert applied == [recorder.trainer.regularizer.tau(step) for step in range(100)]
     assert applied == ["jacobian_norm" in values for values in recorder.values]
     # Within four standard deviations.
-    assert abs(sum(applied) / 200 - probability) <= 4 * math.sqrt(probability * (1 - probability) / 200)
+    assert abs(sum(applied) / 100 - 0.3) <= 4 * math.sqrt(0.3 * 0.7 / 100)
     for values in recorder.values:
         assert values["loss"] == pytest.approx(values["task_loss"] + values["penalty"], rel=1e-5)
-    records = [record for record in metrics_of(tmp_path / "run") if record["event"] == "train"]
-    assert ["jacobian_norm" in record for record in records] == applied
+    assert ["jacobian_norm" in record for record in events_of(tmp_path / "run", "train")] == applied
 
 
 def test_the_recorded_norm_is_that_of_the_jacobian(tmp_path):
@@ -338,7 +321,7 @@ def test_a_closed_loop_on_the_spectral_radius_follows_the_evaluations(tmp_path):
     config = tiny_config(regularizer=schedule, log=log)
     _, recorder = record(config, tmp_path / "run")
     regularizer = config.regularizer.for_run(num_steps=12, steps_per_epoch=4)
-    radii = [line["spectral_radius"] for line in metrics_of(tmp_path / "run") if line["event"] == "evaluation"]
+    radii = [line["spectral_radius"] for line in events_of(tmp_path / "run", "evaluation")]
     expected = []
     for radius in radii:
         expected += 4 * [regularizer.gamma(0)]
@@ -373,11 +356,11 @@ def test_random_budgets_stay_in_their_range_reach_its_ends_and_repeat(tmp_path):
     config = tiny_config(
         solver={"max_evals": 5, "tol": 0.0},
         budget=RandomBudget(low=-2, high=3),
-        loop={"num_steps": 60, "batch_size": 2},
+        loop={"num_steps": 40, "batch_size": 2},
         log=RARELY,
     )
     first = budgets(config, tmp_path / "a")
-    assert len(first) == 60
+    assert len(first) == 40
     assert set(first) == {3, 4, 5, 6, 7, 8}
     assert budgets(config, tmp_path / "b") == first
     other = replace(config, loop=replace(config.loop, seed=1))
@@ -410,31 +393,20 @@ def test_evaluation_may_have_a_budget_of_its_own(tmp_path):
 # Data and evaluation
 
 
-def test_every_epoch_shows_every_sample_once_in_a_new_order(tmp_path):
-    trainer = make_trainer(replace(tiny_config("synthetic"), data=LineData(num_train=50)), tmp_path / "run")
-    assert trainer.reader.steps_per_epoch == 4
-    epochs = [torch.cat([trainer.reader.get(4 * e + k, 0)[0] for k in range(4)]).flatten() for e in range(3)]
-    for epoch in epochs:
-        assert len(set(epoch.tolist())) == 50
-    assert not torch.equal(epochs[0], epochs[1])
-    assert not torch.equal(epochs[1], epochs[2])
-    assert torch.equal(trainer.reader.get(1, 0)[0].flatten(), epochs[0][16:32]), "going back gives the same"
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
-def test_means_are_over_samples_whatever_the_size_of_the_last_batch(batch_size):
+@pytest.mark.parametrize("is_training", [True, False])
+def test_means_are_over_samples_whatever_the_size_of_the_last_batch(is_training):
     data = LineData(num_validation=7, dtype="float64").load().validation
-    model = ToyDEQ(hidden=5).double()
-    solver = Anderson(max_evals=60, tol=1e-12)
-    evaluator = Evaluator(task=Regression(), process=Process(), batch_size=batch_size)
+    model, solver = ToyDEQ(hidden=5).double().train(is_training), Anderson(max_evals=60, tol=1e-12)
+    evaluator = Evaluator(task=Regression(), process=Process(), batch_size=3)
     measured = evaluator.measure(model, data, solver)
     with torch.no_grad():
         output, eq = model.solve(data.inputs, solver=solver)
     assert measured.score == pytest.approx(float((output - data.targets).square().mean()), rel=1e-9)
     assert measured.forward_evals == pytest.approx(float(eq.stats.num_evals.double().mean()))
-    assert measured.converged == 1.0
-    assert measured.max_evals == 60
-    assert model.training
+    assert (measured.converged, measured.max_evals) == (1.0, 60)
+    evaluator.measure_spectrum(model, data, solver, num_samples=3, max_products=5, seed=0)
+    # The mode of the model is left alone.
+    assert model.training == is_training
 
 
 def test_evaluations_unroll_the_cell_as_long_as_training_does(tmp_path):
@@ -453,15 +425,6 @@ def test_evaluations_unroll_the_cell_as_long_as_training_does(tmp_path):
         output, _ = model.unroll(data.inputs, 3)
     assert measured.score == pytest.approx(float((output - data.targets).square().mean()), rel=1e-9)
     assert measured.max_evals == 3
-
-
-def test_measuring_leaves_the_mode_of_a_model_alone():
-    data = LineData().load().validation
-    model = ToyDEQ(hidden=5).eval()
-    evaluator = Evaluator(task=Regression(), process=Process())
-    evaluator.measure(model, data, Anderson(max_evals=6))
-    evaluator.measure_spectrum(model, data, Anderson(max_evals=6), num_samples=3, max_products=5, seed=0)
-    assert not model.training
 
 
 def test_the_spectrum_of_a_scalar_state_is_its_derivative():
@@ -494,7 +457,7 @@ def test_runs_in_bfloat16_learn_and_keep_float32_weights(tmp_path):
     )
     trainer = train(config, tmp_path / "run")
     assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
-    records = [r for r in metrics_of(tmp_path / "run") if r["event"] == "train"]
+    records = events_of(tmp_path / "run", "train")
     assert len(records) == 12
     assert records[-1]["task_loss"] < records[0]["task_loss"]
     reference = train(replace(config, loop=replace(config.loop, precision="float32")), tmp_path / "reference")
@@ -537,8 +500,7 @@ def test_training_works_with_every_solver_and_every_gradient(tmp_path):
 def test_windows_average_over_their_steps(tmp_path):
     train(tiny_config(), tmp_path / "single")
     train(tiny_config(log={"every": 5}), tmp_path / "window")
-    single = [r for r in metrics_of(tmp_path / "single") if r["event"] == "train"]
-    window = [r for r in metrics_of(tmp_path / "window") if r["event"] == "train"]
+    single, window = (events_of(tmp_path / name, "train") for name in ("single", "window"))
     assert [r["step"] for r in window] == [5, 10, 12]
     for record, steps in zip(window, (single[:5], single[5:10], single[10:]), strict=True):
         assert record["loss"] == pytest.approx(sum(s["loss"] for s in steps) / len(steps))
@@ -576,29 +538,18 @@ class ReadData(AbstractDataset):
         return indices.float()[:, None] + noise, indices
 
 
-@pytest.mark.parametrize("parts", [range(1), range(2), range(1, 2)])
-def test_what_is_read_ahead_is_what_would_be_read(parts):
-    order = BatchOrder(12, batch_size=4, num_parts=2, seed=0)
-    ahead = SampleReader(ReadData(), order, parts=parts, seed=0)
-    for step in range(7):
-        for part in parts:
-            # A fresh one has nothing read ahead.
-            plain = SampleReader(ReadData(), order, parts=parts, seed=0)
-            for a, b in zip(ahead.get(step, part), plain.get(step, part), strict=True):
-                assert torch.equal(a, b)
-            plain.close()
+def test_parts_that_are_read_ahead_are_read_once_and_what_would_be_read():
+    order, data = BatchOrder(12, batch_size=4, num_parts=2, seed=0), ReadData()
+    ahead = SampleReader(data, order, parts=range(2), seed=0)
+    for step, part in product(range(7), range(2)):
+        # A fresh one has nothing read ahead.
+        plain = SampleReader(ReadData(), order, parts=range(2), seed=0)
+        for a, b in zip(ahead.get(step, part), plain.get(step, part), strict=True):
+            assert torch.equal(a, b)
+        plain.close()
     ahead.close()
-
-
-def test_each_part_is_read_once():
-    data = ReadData()
-    reader = SampleReader(data, BatchOrder(12, batch_size=4, num_parts=2, seed=0), parts=range(2), seed=0)
-    for step in range(3):
-        for part in range(2):
-            reader.get(step, part)
-    reader.close()
     assert sorted(index for part in data.asked[:6] for index in part) == list(range(12))
-    assert len(data.asked) <= 7
+    assert len(data.asked) <= 15
 
 
 def test_an_error_while_reading_ahead_is_raised_where_the_batch_is_needed():
@@ -613,12 +564,6 @@ def test_an_error_while_reading_ahead_is_raised_where_the_batch_is_needed():
     with pytest.raises(InputError, match=r"image\.png"):
         reader.get(1, 0)
     reader.close()
-
-
-def test_the_penalty_can_stop_with_an_epoch():
-    schedule = StopAfter(epoch=3, schedule=StopAfter(step=100))
-    regularizer = JacobianRegularizer(weight=2.0, schedule=schedule).for_run(num_steps=1000, steps_per_epoch=10)
-    assert [regularizer.gamma(step) for step in (29, 30, 100)] == [2.0, 0.0, 0.0]
 
 
 # Data of others

@@ -4,10 +4,10 @@ import json
 import shutil
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from lab.cli.commands import refuse, succeed
 from lab.train.runs import assert_same, final_state, metrics_of, signal_at_step, snapshot, start
 
 import steadeq
@@ -206,16 +206,6 @@ def folder(project, monkeypatch, tmp_path):
     return tmp_path / "runs"
 
 
-def refuse(capfd, *arguments: str) -> str:
-    capfd.readouterr()
-    assert main(arguments) == 2
-    output, errors = capfd.readouterr()
-    assert output == ""
-    (line,) = errors.splitlines()
-    assert line.startswith("steadeq: ")
-    return line
-
-
 # Training
 
 
@@ -235,8 +225,7 @@ def test_a_recipe_of_a_file_is_trained(function, folder):
     assert record.num_parameters > 0
 
 
-@BOTH
-@pytest.mark.parametrize("step", [3, 6, 9])
+@pytest.mark.parametrize(("function", "step"), [("recipe", 6), ("plain", 3)])
 def test_it_resumes_bit_for_bit(function, step, folder, tmp_path, capfd):
     # As if it had been killed after a checkpoint: what came later is not there yet.
     path, recipe = tmp_path / "run", f"bikes.py:{function}"
@@ -294,22 +283,16 @@ def test_a_resumed_run_may_name_the_file_by_another_path(folder, project, tmp_pa
 # Reading
 
 
-@BOTH
-def test_evaluate_and_report_take_the_recipe(function, folder, tmp_path, capfd):
-    path, recipe = folder / f"bikes-{function}", f"bikes.py:{function}"
-    assert main(["evaluate", str(path), "--recipe", recipe]) == 0
-    rows = json.loads((path / "evaluation.json").read_text())["rows"]
-    assert [row["max_evals"] for row in rows] == ([1, 2, 3, 4, 5, 6] if function == "recipe" else [0])
+def test_evaluate_and_report_take_the_recipe(folder, tmp_path, capfd):
+    runs = {function: folder / f"bikes-{function}" for function in ("recipe", "plain")}
+    for function, path in runs.items():
+        succeed(capfd, "evaluate", path, "--recipe", f"bikes.py:{function}")
+        rows = json.loads((path / "evaluation.json").read_text())["rows"]
+        assert [row["max_evals"] for row in rows] == ([1, 2, 3, 4, 5, 6] if function == "recipe" else [0])
+    # One report of both, as they are of one file.
     page = tmp_path / "report.html"
-    assert main(["report", str(path), "--recipe", recipe, "--out", str(page)]) == 0
-    assert "bikes" in page.read_text()
-
-
-def test_report_compares_runs_of_one_file(folder, tmp_path):
-    runs = [str(folder / name) for name in ("bikes-recipe", "bikes-plain")]
-    page = tmp_path / "report.html"
-    assert main(["report", *runs, *RECIPE, "--out", str(page)]) == 0
-    assert all(Path(run).name in page.read_text() for run in runs)
+    succeed(capfd, "report", *runs.values(), *RECIPE, "--out", page)
+    assert all(path.name in page.read_text() for path in runs.values())
 
 
 def test_diagnose_takes_the_recipe(folder, capfd):

@@ -11,6 +11,7 @@ from lab.train.runs import (
     VARIANTS,
     Crash,
     assert_same,
+    each,
     final_state,
     metrics_of,
     raise_at,
@@ -29,12 +30,6 @@ from steadeq.lab.run.checkpoint import CheckpointFolder
 from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.run.record import RunRecord
 from steadeq.lab.train.evaluation import Evaluator
-
-
-def each(values, *quick):
-    """Return values of a parameter, of which all but a few are slow."""
-    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
-
 
 # All that has state at once.
 RICH = {
