@@ -68,6 +68,7 @@ REFUSED = [
     ("train synthetic --loop.device cuda:99", ["cuda:99"]),
     ("train synthetic --loop.device mps", ["mps"]),
     ("train synthetic --loop.device meta", ["meta"]),
+    ("train synthetic --parallel tensor", ["--parallel is 'tensor'"]),
     # Models that cannot be
     ("train digits --model.channels 10", ["channels is 10", "groups"]),
     ("train digits --model.groups 0", ["groups"]),

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from lab.cli.commands import refuse
 from lab.train.runs import snapshot, start, tiny_config, train
 
 from steadeq import Anderson, OneStep
@@ -60,15 +61,13 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def folder(finished, tmp_path, monkeypatch):
-    shutil.copytree(finished, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("STEADEQ_DATA", "data")
-    return tmp_path / "work"
+def folder(finished, home):
+    """A folder with the runs and their text."""
+    return Path(shutil.copytree(finished, home, dirs_exist_ok=True))
 
 
-def succeed(capfd, *arguments: str) -> tuple[str, str]:
+def generate(capfd, *arguments: str) -> tuple[str, str]:
+    """Return what was written, and what was said beside it."""
     before = snapshot(Path.cwd())
     capfd.readouterr()
     assert main(["generate", *arguments]) == 0
@@ -76,20 +75,24 @@ def succeed(capfd, *arguments: str) -> tuple[str, str]:
     return capfd.readouterr()
 
 
-def refuse(capfd, *arguments: str) -> str:
-    capfd.readouterr()
-    assert main(["generate", *arguments]) == 2
-    output, errors = capfd.readouterr()
-    assert output == ""
-    (line,) = errors.splitlines()
-    return line
+@pytest.fixture
+def given(monkeypatch):
+    """What the command passes on to `steadeq.generate`."""
+    options, plain = {}, command.generate
+
+    def watch(model, prompt, **others):
+        options.update(others)
+        return plain(model, prompt, **others)
+
+    monkeypatch.setattr(command, "generate", watch)
+    return options
 
 
 # Tokens
 
 
 def test_tokens_go_on_where_the_prompt_ends(capfd):
-    output, errors = succeed(capfd, "deq", "--prompt", "the cat sat on", "--num-tokens", "30")
+    output, errors = generate(capfd, "deq", "--prompt", "the cat sat on", "--num-tokens", "30")
     assert output.endswith("\n")
     words = output.split()
     assert set(words) <= set(LINE.split())
@@ -100,76 +103,52 @@ def test_tokens_go_on_where_the_prompt_ends(capfd):
 
 @pytest.mark.parametrize("run", ["deq", "explicit", "modern", "stacked"])
 def test_a_seed_stands_for_a_text(run, capfd):
-    texts = [succeed(capfd, run, "--seed", seed).out for seed in ("0", "0", "1")]
+    texts = [generate(capfd, run, "--seed", seed).out for seed in ("0", "0", "1")]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_a_trained_model_has_learned_its_line(capfd):
-    output, _ = succeed(capfd, "explicit", "--prompt", f"{LINE} <unk>\nthe cat", "--temperature", "0", "--num-tokens=5")
+@pytest.mark.parametrize("run", ["explicit", "modern", "stacked"])
+def test_a_trained_model_has_learned_its_line(run, given, capfd):
+    prompt = f"{LINE} <unk>\nthe cat"
+    output, errors = generate(capfd, run, "--prompt", prompt, "--temperature", "0", "--num-tokens=5")
     assert output == "sat on the mat and\n"
-
-
-@pytest.mark.parametrize("run", ["modern", "stacked"])
-def test_a_model_without_a_carry_reads_as_many_tokens_as_in_training(run, capfd, monkeypatch):
-    given = {}
-    plain = command.generate
-
-    def watch(model, prompt, **options):
-        given.update(options)
-        return plain(model, prompt, **options)
-
-    monkeypatch.setattr(command, "generate", watch)
-    output, errors = succeed(
-        capfd, run, "--prompt", f"{LINE} <unk>\nthe cat", "--temperature", "0", "--num-tokens", "5"
-    )
-    assert output == "sat on the mat and\n"
-    assert given["context"] == 8
     assert ("evaluations" in errors) == (run == "modern")
+    # One without a carry reads as many tokens as in training.
+    assert given["context"] == 8
 
 
-def test_an_empty_prompt_begins_a_line(capfd):
-    empty, _ = succeed(capfd, "deq", "--num-tokens", "10")
-    for prompt in ("", "  ", "<eos>", "\n"):
-        assert succeed(capfd, "deq", "--num-tokens", "10", "--prompt", prompt).out == empty
-
-
-def test_lines_of_a_prompt_are_lines(capfd):
-    texts = [succeed(capfd, "deq", "--prompt", prompt).out for prompt in ("a\nthe", "a <eos> the")]
-    assert texts[0] == texts[1]
+@pytest.mark.parametrize(
+    "prompts", [(None, "", "  ", "<eos>", "\n"), ("a\nthe", "a <eos> the")], ids=["no prompt", "lines"]
+)
+def test_an_end_of_line_is_a_word_with_which_a_text_begins(prompts, capfd):
+    texts = [generate(capfd, "deq", "--num-tokens", "10", *(() if p is None else ("--prompt", p))).out for p in prompts]
+    assert len(set(texts)) == 1
 
 
 def test_words_that_the_model_does_not_know_are_named(capfd):
-    output, errors = succeed(capfd, "deq", "--prompt", "the zebra saw the yak , the yak")
+    output, errors = generate(capfd, "deq", "--prompt", "the zebra saw the yak , the yak")
     assert errors.splitlines()[0] == "steadeq: not in the vocabulary, and read as <unk>: zebra, yak, ,"
-    assert output == succeed(capfd, "deq", "--prompt", "the <unk> saw the <unk> <unk> the <unk>").out
+    assert output == generate(capfd, "deq", "--prompt", "the <unk> saw the <unk> <unk> the <unk>").out
 
 
 def test_unk_comes_only_if_it_is_allowed(capfd):
     arguments = ("explicit", "--num-tokens", "60")
-    assert "<unk>" not in succeed(capfd, *arguments).out
-    assert "<unk>" in succeed(capfd, *arguments, "--allow-unk").out
+    assert "<unk>" not in generate(capfd, *arguments).out
+    assert "<unk>" in generate(capfd, *arguments, "--allow-unk").out
 
 
-def test_options_of_the_sampling_and_the_solves_are_passed_on(capfd, monkeypatch):
-    given = {}
-    plain = command.generate
-
-    def watch(model, prompt, **options):
-        given.update(options, prompt=prompt)
-        return plain(model, prompt, **options)
-
-    monkeypatch.setattr(command, "generate", watch)
+def test_options_of_the_sampling_and_the_solves_are_passed_on(given, capfd):
     options = "--temperature 0.5 --top-k 3 --top-p 0.8 --max-evals 5 --tol 0.01 --no-warm-start --num-tokens 4"
-    succeed(capfd, "deq", "--prompt", "the", *options.split())
+    generate(capfd, "deq", "--prompt", "the", *options.split())
     assert (given["temperature"], given["top_k"], given["top_p"], given["num_tokens"]) == (0.5, 3, 0.8, 4)
     assert (given["solver"].max_evals, given["solver"].tol, given["warm_start"]) == (5, 0.01, False)
-    succeed(capfd, "deq")
+    generate(capfd, "deq")
     assert (given["solver"].max_evals, given["solver"].tol, given["warm_start"]) == (8, 1e-3, True)
 
 
 def test_a_checkpoint_is_chosen_by_its_step(capfd):
     arguments = ("explicit", "--num-tokens", "3", "--stats")
-    late, early = succeed(capfd, *arguments).out, succeed(capfd, *arguments, "--step", "20").out
+    late, early = generate(capfd, *arguments).out, generate(capfd, *arguments, "--step", "20").out
     assert late != early
 
 
@@ -177,10 +156,10 @@ def test_a_checkpoint_is_chosen_by_its_step(capfd):
 
 
 def test_stats_are_one_line_for_each_token(capfd):
-    output, errors = succeed(capfd, "deq", "--num-tokens", "12", "--stats")
+    output, errors = generate(capfd, "deq", "--num-tokens", "12", "--stats")
     rows = [line.split("\t") for line in output.splitlines()]
     assert len(rows) == 12
-    text = succeed(capfd, "deq", "--num-tokens", "12").out
+    text = generate(capfd, "deq", "--num-tokens", "12").out
     assert [row[0] for row in rows] == text.replace("\n", " <eos> ").split()[:12]
     assert all(float(row[1]) <= 0 for row in rows)
     evals = sum(int(row[2]) for row in rows) / 12
@@ -188,20 +167,19 @@ def test_stats_are_one_line_for_each_token(capfd):
 
 
 def test_an_explicit_network_has_no_evaluations(capfd):
-    output, errors = succeed(capfd, "explicit", "--num-tokens", "5", "--stats")
+    output, _ = generate(capfd, "explicit", "--num-tokens", "5", "--stats")
     assert all(len(line.split("\t")) == 2 for line in output.splitlines())
-    assert "evaluations" not in errors
 
 
 def test_both_starts_are_compared(capfd):
-    output, errors = succeed(capfd, "deq", "--compare", "--num-tokens", "10")
+    output, errors = generate(capfd, "deq", "--compare", "--num-tokens", "10")
     rows = [line.split() for line in output.splitlines() if re.match(r"\s*(0\.001|1e-08)\s", line)]
     assert [row[0] for row in rows] == ["0.001", "1e-08"]
     for row in rows:
         zero, last, saved = float(row[1]), float(row[2]), float(row[3].rstrip("%"))
         assert saved == pytest.approx(100 * (1 - last / zero), abs=0.6)
         assert row[4] in ("all", "the")
-    stats = succeed(capfd, "deq", "--no-warm-start", "--num-tokens", "10").err
+    stats = generate(capfd, "deq", "--no-warm-start", "--num-tokens", "10").err
     assert f"{rows[0][1]} evaluations per token" in stats
     assert errors == ""
 
@@ -234,19 +212,14 @@ def test_both_starts_are_compared(capfd):
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(arguments, problem, capfd):
-    assert problem in refuse(capfd, *arguments.split())
+    assert problem in refuse(capfd, "generate", *arguments.split())
 
 
-def test_another_text_than_that_of_the_training_is_refused(folder, capfd):
+def test_a_text_that_is_missing_or_another_than_in_training_is_refused(folder, capfd):
     write_corpus(folder / "data", line=f"{LINE} again")
-    line = refuse(capfd, "deq")
-    assert "The model of deq has 11 tokens, and wikitext-2 has 12 here" in line
-
-
-def test_a_missing_text_is_refused(capfd, monkeypatch):
-    monkeypatch.setenv("STEADEQ_DATA", "nowhere")
-    (Path.cwd() / "data").rename("elsewhere")
-    assert "The data of wikitext-2 is missing" in refuse(capfd, "deq")
+    assert "The model of deq has 11 tokens, and wikitext-2 has 12 here" in refuse(capfd, "generate", "deq")
+    (folder / "data").rename("elsewhere")
+    assert "The data of wikitext-2 is missing" in refuse(capfd, "generate", "deq")
 
 
 # Interruption

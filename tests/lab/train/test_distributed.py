@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.train.runs import assert_same, environment, final_state, metrics_of, signal_at_step
+from lab.train.runs import assert_same, environment, events_of, final_state, metrics_of, signal_at_step
 
 from steadeq.lab.cli.main import main
 from steadeq.lab.run.folder import RunFolder
@@ -47,16 +47,27 @@ def finish(process: subprocess.Popen) -> tuple[str, str]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def has_lines(path: Path, count: int) -> bool:
-    """Return whether a run has recorded so much."""
-    with contextlib.suppress(OSError):
-        return (path / "metrics.jsonl").read_bytes().count(b"\n") >= count
-    return False
+def train_two(*arguments: str) -> str:
+    """Train in two processes to the end; return standard output."""
+    process = start_two("train", *arguments)
+    output, errors = finish(process)
+    assert process.returncode == 0, errors
+    return output
 
 
 def workers_of(process: subprocess.Popen) -> list[int]:
     """Return the processes that a launcher started."""
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def wait_for_lines(process: subprocess.Popen, path: Path, count: int) -> None:
+    """Wait until a run has recorded so much, or the process has ended."""
+    deadline = time.monotonic() + TIMEOUT
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if (path / "metrics.jsonl").read_bytes().count(b"\n") >= count:
+                return
+        time.sleep(0.005)
 
 
 def assert_close(actual: dict, expected: dict) -> None:
@@ -70,13 +81,17 @@ def assert_close(actual: dict, expected: dict) -> None:
             assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), (name, b["step"])
 
 
-def test_two_processes_are_one_with_two_parts(tmp_path):
-    process = start_two("train", "synthetic-jr", "--out", str(tmp_path / "two"), *OPTIONS)
-    output, errors = finish(process)
-    assert process.returncode == 0, errors
-    assert main(["train", "synthetic-jr", "--out", str(tmp_path / "one"), "--loop.accumulate", "2", *OPTIONS]) == 0
+def assert_two_are_one(folder: Path, *options: str, parts: int = 1) -> str:
+    """Check that two processes do what one does with twice as many parts of each batch; return their output."""
+    words = ("synthetic-jr", *options, "--loop.accumulate")
+    output = train_two(*words, str(parts), "--out", str(folder / "two"))
+    assert main(["train", *words, str(2 * parts), "--out", str(folder / "one")]) == 0
+    assert_close(final_state(folder / "two"), final_state(folder / "one"))
+    return output
 
-    assert_close(final_state(tmp_path / "two"), final_state(tmp_path / "one"))
+
+def test_two_processes_are_one_with_two_parts(tmp_path):
+    output = assert_two_are_one(tmp_path, *OPTIONS)
     # One voice and one set of files.
     assert RunFolder(tmp_path / "two").checkpoints().steps() == [8, 9]
     assert output.count("validation mse") == 1
@@ -86,51 +101,36 @@ def test_two_processes_are_one_with_two_parts(tmp_path):
 @pytest.mark.slow
 def test_two_processes_with_parts_follow_a_closed_loop_as_one(tmp_path):
     options = (
-        *OPTIONS,
         *("--warmup.num-steps", "3", "--warmup.regularizer-weight", "0.5", "--optimizer.max-grad-norm", "1"),
         # Residuals far above rounding and a weight between its limits: the loop multiplies every difference.
         *("--solver.max-evals", "2", "--budget.low", "0", "--budget.high", "0"),
         *("--regularizer.schedule", "ClosedLoop", "--regularizer.schedule.target", "0.2"),
     )
-    process = start_two("train", "synthetic-jr", "--out", str(tmp_path / "two"), "--loop.accumulate", "2", *options)
-    _, errors = finish(process)
-    assert process.returncode == 0, errors
-    assert main(["train", "synthetic-jr", "--out", str(tmp_path / "one"), "--loop.accumulate", "4", *options]) == 0
-    assert_close(final_state(tmp_path / "two"), final_state(tmp_path / "one"))
+    assert_two_are_one(tmp_path, *OPTIONS, *options, parts=2)
 
 
 @pytest.mark.slow
 def test_two_processes_draw_the_depths_of_one(tmp_path):
     depth = ("--budget.depth", "UniformDepth", "--budget.depth.low", "2", "--budget.depth.high", "8")
     loop = ("--solver", "Picard", "--solver.tol", "0", "--adjoint", "Unrolled", "--adjoint.last", "2")
-    options = (*OPTIONS[:-4], *depth, *loop, "--log.every", "1")
-    process = start_two("train", "synthetic-jr", "--out", str(tmp_path / "two"), *options)
-    _, errors = finish(process)
-    assert process.returncode == 0, errors
-    assert main(["train", "synthetic-jr", "--out", str(tmp_path / "one"), "--loop.accumulate", "2", *options]) == 0
-    assert_close(final_state(tmp_path / "two"), final_state(tmp_path / "one"))
-    steps = [line for line in metrics_of(tmp_path / "two") if line["event"] == "train"]
-    assert len({line["forward_evals"] for line in steps}) > 3
+    assert_two_are_one(tmp_path, *OPTIONS[:-4], *depth, *loop, "--log.every", "1")
+    assert len({line["forward_evals"] for line in events_of(tmp_path / "two", "train")}) > 3
 
 
 @pytest.mark.slow
-def test_two_processes_that_are_killed_resume_bit_for_bit(tmp_path):
-    options = ("--loop.num-steps", "60", *OPTIONS[2:])
-    for name, number in (("whole", None), ("killed", signal.SIGKILL)):
-        path = tmp_path / name
-        process = start_two("train", "synthetic-jr", "--out", str(path), *options)
-        if number is not None:
-            deadline = time.monotonic() + TIMEOUT
-            while process.poll() is None and time.monotonic() < deadline and not has_lines(path, 5):
-                time.sleep(0.005)
-            for pid in (*workers_of(process), process.pid):
-                os.kill(pid, number)
-            process.communicate(timeout=TIMEOUT)
-            assert RunFolder(path).checkpoints().steps()[-1] < 60
-            process = start_two("train", "--resume", "--out", str(path))
-        _, errors = finish(process)
-        assert process.returncode == 0, errors
-    assert_same(final_state(tmp_path / "killed"), final_state(tmp_path / "whole"))
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_that_are_killed_resume_bit_for_bit(parallel, tmp_path):
+    options = ("--parallel", parallel, "--loop.num-steps", "60", *OPTIONS[2:])
+    train_two("synthetic-jr", "--out", str(tmp_path / "whole"), *options)
+    path = tmp_path / "killed"
+    process = start_two("train", "synthetic-jr", "--out", str(path), *options)
+    wait_for_lines(process, path, 5)
+    for pid in (*workers_of(process), process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=TIMEOUT)
+    assert RunFolder(path).checkpoints().steps()[-1] < 60
+    train_two("--resume", "--out", str(path), "--parallel", parallel)
+    assert_same(final_state(path), final_state(tmp_path / "whole"))
 
 
 @pytest.mark.slow
@@ -139,9 +139,7 @@ def test_a_process_that_dies_ends_the_job_with_an_error(rank, tmp_path):
     path = tmp_path / "run"
     process = start_two("train", "synthetic", "--out", str(path), *LONG)
     try:
-        deadline = time.monotonic() + TIMEOUT
-        while process.poll() is None and time.monotonic() < deadline and not has_lines(path, 25):
-            time.sleep(0.01)
+        wait_for_lines(process, path, 25)
         workers = workers_of(process)
         assert len(workers) == 2
         os.kill(workers[rank], signal.SIGKILL)
@@ -157,12 +155,18 @@ def test_a_process_that_dies_ends_the_job_with_an_error(rank, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_a_signal_to_the_launcher_saves_the_current_step(number, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "parallel"), [(signal.SIGINT, "ddp"), (signal.SIGTERM, "ddp"), (signal.SIGTERM, "fsdp")]
+)
+def test_a_signal_to_the_launcher_saves_the_current_step_and_says_how_to_go_on(number, parallel, tmp_path):
     path = tmp_path / "run"
-    process = start_two("train", "synthetic", "--out", str(path), *LONG, "--log.checkpoint-every", "100000")
-    signal_at_step(process, path, 12, number)
+    options = (*LONG, "--log.checkpoint-every", "100000", "--parallel", parallel)
+    process = start_two("train", "synthetic", "--out", str(path), *options)
+    _, errors = signal_at_step(process, path, 12, number)
     assert process.returncode != 0
+    command = f"torchrun --nproc-per-node 2 -m steadeq train --resume --out {path}"
+    # The launcher may end before its processes have said something.
+    assert parallel == "ddp" or f"{command} --parallel fsdp" in errors
     (saved,) = RunFolder(path).checkpoints().steps()
     assert saved == metrics_of(path)[-1]["step"]
 

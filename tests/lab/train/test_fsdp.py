@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import shutil
-import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 from lab.train import fsdp_worker
-from lab.train.runs import assert_same, final_state, metrics_of, signal_at_step, snapshot, train, train_until
-from lab.train.test_distributed import OPTIONS, TIMEOUT, assert_close, finish, has_lines, start_two, workers_of
+from lab.train.runs import assert_same, final_state, snapshot, train, train_until
+from lab.train.test_distributed import assert_close, train_two
 from two_processes import run_workers
 
 from steadeq.lab.cli.main import main
@@ -231,12 +228,6 @@ def test_one_process_has_nothing_to_shard(tmp_path):
     assert snapshot(tmp_path / "fsdp")["config.json"] == snapshot(tmp_path / "plain")["config.json"]
 
 
-def test_another_way_to_distribute_is_refused(capsys, tmp_path):
-    assert main(["train", "synthetic", "--out", str(tmp_path / "run"), "--parallel", "tensor"]) == 2
-    assert "--parallel" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_version_without_sharded_files_is_refused(job, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.8.0"))
     assert main(["train", "synthetic", "--out", str(tmp_path / "run"), "--parallel", "fsdp"]) == 2
@@ -250,26 +241,6 @@ def test_a_version_without_sharded_files_is_refused(job, tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_a_sharded_job_that_is_killed_resumes_bit_for_bit(tmp_path):
-    options = ("--parallel", "fsdp", "--loop.num-steps", "60", *OPTIONS[2:])
-    for name, number in (("whole", None), ("killed", signal.SIGKILL)):
-        path = tmp_path / name
-        process = start_two("train", "synthetic-jr", "--out", str(path), *options)
-        if number is not None:
-            deadline = time.monotonic() + TIMEOUT
-            while process.poll() is None and time.monotonic() < deadline and not has_lines(path, 5):
-                time.sleep(0.005)
-            for pid in (*workers_of(process), process.pid):
-                os.kill(pid, number)
-            process.communicate(timeout=TIMEOUT)
-            assert RunFolder(path).checkpoints().steps()[-1] < 60
-            process = start_two("train", "--resume", "--out", str(path), "--parallel", "fsdp")
-        _, errors = finish(process)
-        assert process.returncode == 0, errors
-    assert_same(final_state(tmp_path / "killed"), final_state(tmp_path / "whole"))
-
-
-@pytest.mark.slow
 def test_a_run_may_change_how_it_is_distributed(tmp_path):
     path = tmp_path / "run"
     # Nothing that depends on how a batch is cut.
@@ -277,9 +248,7 @@ def test_a_run_may_change_how_it_is_distributed(tmp_path):
     for parallel, num_steps in (("ddp", 4), ("fsdp", 8), ("ddp", 12)):
         new = ("synthetic", *fixed, "--log.checkpoint-every", "4") if num_steps == 4 else ("--resume",)
         length = ("--loop.num-steps", str(num_steps), "--out", str(path), "--parallel", parallel)
-        process = start_two("train", *new, *length, "--optimizer.schedule", "constant")
-        _, errors = finish(process)
-        assert process.returncode == 0, errors
+        train_two(*new, *length, "--optimizer.schedule", "constant")
         latest = path / "checkpoints" / f"step-{num_steps:08d}"
         assert any(latest.glob("shard-*")) == (parallel == "fsdp")
     arguments = ["train", "synthetic", *fixed, "--loop.num-steps", "12", "--out", str(tmp_path / "one")]
@@ -287,13 +256,3 @@ def test_a_run_may_change_how_it_is_distributed(tmp_path):
     changed, one = final_state(path), final_state(tmp_path / "one")
     for key, value in one["weights"].items():
         torch.testing.assert_close(changed["weights"][key], value, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_sharded_job_that_is_stopped_says_how_to_go_on(tmp_path):
-    path = tmp_path / "run"
-    long = ("--loop.num-steps", "100000", "--log.spectrum-samples", "0")
-    process = start_two("train", "synthetic", "--out", str(path), *long, "--parallel", "fsdp")
-    _, errors = signal_at_step(process, path, 8, signal.SIGTERM)
-    assert f"torchrun --nproc-per-node 2 -m steadeq train --resume --out {path} --parallel fsdp" in errors
-    assert RunFolder(path).checkpoints().steps() == [metrics_of(path)[-1]["step"]]

@@ -6,18 +6,17 @@ from dataclasses import replace
 import pytest
 import torch
 from lab.train.runs import Crash, assert_same, change, final_state, train, train_until
-from lab.train.test_distributed import assert_close, finish, start_two
+from lab.train.test_distributed import assert_close, train_two
 
 from steadeq import GMRES, Anderson, Implicit, JacobianRegularizer
 from steadeq.lab.cli.main import main
 from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig, WarmupConfig
-from steadeq.lab.data import StreamReader, Text, WikiText2
+from steadeq.lab.data import Text, WikiText2
 from steadeq.lab.errors import InputError, Interrupted, RunError
 from steadeq.lab.optimizers import Adam
 from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.tasks import LanguageModeling
 from steadeq.lab.train import Process, Trainer
-from steadeq.lab.train.adapter import CarryStore
 from steadeq.lab.train.evaluation import Evaluator
 from steadeq.models import DEQTransformerLM, TransformerXL
 
@@ -80,17 +79,8 @@ def test_a_run_resumes_bit_for_bit_with_its_carry(model, tmp_path):
     assert_same(final_state(tmp_path / "broken"), final_state(tmp_path / "whole"))
 
 
-def test_a_run_that_forgets_ends_elsewhere(tmp_path, monkeypatch):
-    config = make_config()
-    train(config, tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        train_until(config, tmp_path / "broken", stop_at=6)
-    monkeypatch.setattr(CarryStore, "load_state_dict", lambda self, state: None)
-    train(config, tmp_path / "broken")
-    whole, broken = (final_state(tmp_path / name)["weights"]["injection.weight"] for name in ("whole", "broken"))
-    assert not torch.equal(whole, broken)
-
-
+# Sharded ones, with the same carry, are among the quick tests of test_fsdp.py.
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 def test_two_processes_are_one_with_two_parts_and_share_their_carry(tmp_path):
     options = (
@@ -99,9 +89,7 @@ def test_two_processes_are_one_with_two_parts_and_share_their_carry(tmp_path):
         *("--model.vocab-size", str(VOCAB_SIZE), "--model.features", "8", "--model.num-heads", "2", "--model.cutoffs"),
         *("--model.hidden-features", "12", "--model.memory-length", "6", "--log.eval-batch-size", "3"),
     )
-    process = start_two("train", "wikitext2-deq-post-cpu", "--out", str(tmp_path / "two"), *options)
-    _, errors = finish(process)
-    assert process.returncode == 0, errors
+    train_two("wikitext2-deq-post-cpu", "--out", str(tmp_path / "two"), *options)
     one = ("train", "wikitext2-deq-post-cpu", "--out", str(tmp_path / "one"), "--loop.accumulate", "2")
     assert main([*one, *options]) == 0
     two, one = final_state(tmp_path / "two"), final_state(tmp_path / "one")
@@ -188,31 +176,11 @@ def test_training_records_a_perplexity_and_learns(tmp_path):
     assert trainer.evaluation["perplexity"] < 5
 
 
-def test_a_model_with_too_few_tokens_is_refused(tmp_path):
-    config = make_config(DEQTransformerLM.Config(**{**SIZES, "vocab_size": 9}))
-    with pytest.raises(
-        InputError,
-        match=r"^model.vocab_size is 9, and the vocabulary of wikitext-2 has 15 tokens: --model.vocab-size 15",
-    ):
-        Trainer(config, RunFolder.create(tmp_path / "run", config))
-
-
 @pytest.mark.parametrize(("loop", "message"), [({"batch_size": 80}, "too short"), ({"batch_size": 3}, "multiple of")])
 def test_a_text_that_is_too_short_is_refused(loop, message, tmp_path):
     config = make_config(loop=loop)
     with pytest.raises(InputError, match=message):
         Trainer(config, RunFolder.create(tmp_path / "run", config))
-
-
-def test_streams_do_not_depend_on_the_parts_they_are_cut_into():
-    tokens = torch.arange(101)
-    whole = StreamReader(tokens, length=7, batch_size=4, num_parts=1)
-    parts = StreamReader(tokens, length=7, batch_size=4, num_parts=2)
-    for step in range(5):
-        for a, b in zip(whole.get(step, 0), zip(*(parts.get(step, part) for part in (0, 1)), strict=True), strict=True):
-            assert torch.equal(a, torch.cat(b))
-    assert whole.steps_per_epoch == 4  # the last one is shorter
-    assert torch.equal(whole.get(4, 0)[0], whole.get(0, 0)[0]), "the next epoch begins at the beginning"
 
 
 def test_a_carry_that_does_not_fit_the_network_is_refused(tmp_path):
