@@ -19,6 +19,7 @@ from lab.train.runs import (
     disk_full,
     final_state,
     raise_at,
+    reseal,
     snapshot,
     tiny_config,
     train,
@@ -69,25 +70,18 @@ def flip_a_bit(file):
     file.write_bytes(bytes(content))
 
 
-def empty(file):
-    file.write_bytes(b"")
-
-
 def fill_with_zeros(file):
     file.write_bytes(bytes(file.stat().st_size))
 
 
-DAMAGES = {
-    "truncated": truncate,
-    "bit-flip": flip_a_bit,
-    "empty": empty,
-    "zeros": fill_with_zeros,
-    "missing": Path.unlink,
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        *((flip_a_bit, name) for name in FILES),
+        *((damage, "state.pt") for damage in (truncate, fill_with_zeros, Path.unlink)),
+        *((damage, "checksums.json") for damage in (truncate, fill_with_zeros, Path.unlink)),
+    ],
+)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(damage, name, whole, path, caplog):
     damage(path / "checkpoints" / "step-00000008" / name)
     with caplog.at_level(logging.WARNING):
@@ -115,15 +109,6 @@ def test_checksums_that_do_not_cover_a_file_do_not_vouch_for_it(path):
         RunFolder(path).checkpoints().load(8)
 
 
-def test_when_all_checkpoints_are_damaged_one_error_says_so(path):
-    for folder in (path / "checkpoints").iterdir():
-        truncate(folder / "model.safetensors")
-    before = snapshot(path)
-    with pytest.raises(DamagedCheckpointError, match=r"No checkpoint in .* can be used"):
-        train(CONFIG, path)
-    assert snapshot(path) == before
-
-
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_damaged_later_checkpoint_never_pushes_out_a_whole_one(keep, whole, path):
     config = tiny_config(loop={"ema_decay": 0.9}, log={"keep_checkpoints": keep})
@@ -138,7 +123,8 @@ def test_a_damaged_later_checkpoint_never_pushes_out_a_whole_one(keep, whole, pa
     assert_same(final_state(path), whole)
 
 
-def test_a_pickle_with_code_is_never_executed(path, tmp_path, caplog):
+@pytest.mark.parametrize("protocol", [None, 0, 2], ids=["of PyTorch", "0", "2"])
+def test_a_pickle_with_code_is_never_executed(protocol, path, tmp_path):
     marker = tmp_path / "executed"
 
     class Trap:
@@ -146,32 +132,13 @@ def test_a_pickle_with_code_is_never_executed(path, tmp_path, caplog):
             return Path.touch, (marker,)
 
     for folder in (path / "checkpoints").iterdir():
-        torch.save({"step": 8, "optimizer": Trap()}, folder / "state.pt")
-        content = (folder / "state.pt").read_bytes()
-        checksums = json.loads((folder / "checksums.json").read_text())
-        checksums["state.pt"] = hashlib.sha256(content).hexdigest()
-        (folder / "checksums.json").write_text(json.dumps(checksums))
+        if protocol is None:
+            torch.save({"step": 8, "optimizer": Trap()}, folder / "state.pt")
+        else:
+            (folder / "state.pt").write_bytes(pickle.dumps(Trap(), protocol=protocol))
+        reseal(folder, "state.pt")
     with pytest.raises(DamagedCheckpointError):
         train(CONFIG, path)
-    assert not marker.exists()
-
-
-@pytest.mark.parametrize("protocol", [0, 2])
-def test_a_bare_pickle_in_the_place_of_the_state_is_never_executed(protocol, path, tmp_path):
-    marker = tmp_path / "executed"
-
-    class Trap:
-        def __reduce__(self):
-            return Path.touch, (marker,)
-
-    folder = path / "checkpoints" / "step-00000008"
-    content = pickle.dumps(Trap(), protocol=protocol)
-    (folder / "state.pt").write_bytes(content)
-    checksums = json.loads((folder / "checksums.json").read_text())
-    checksums["state.pt"] = hashlib.sha256(content).hexdigest()
-    (folder / "checksums.json").write_text(json.dumps(checksums))
-    with pytest.raises(DamagedCheckpointError):
-        RunFolder(path).checkpoints().load(8)
     assert not marker.exists()
 
 
@@ -256,10 +223,10 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(place, tmp_p
 
 @pytest.mark.parametrize(
     ("place", "call"),
-    [("weights", 1), ("state", 1), *(("sync", i) for i in range(1, 6)), *(("rename", i) for i in range(1, 9))],
+    [("weights", 1), ("state", 1), *(("sync", i) for i in (1, 4, 5)), *(("rename", i) for i in (1, 2, 4))],
 )
 @pytest.mark.parametrize("error", [disk_full(), Crash()], ids=["full", "crash"])
-def test_saving_a_step_again_never_leaves_it_without_a_checkpoint(place, error, call, tmp_path, monkeypatch):
+def test_saving_a_step_again_never_leaves_it_without_a_checkpoint(place, call, error, tmp_path, monkeypatch):
     # As after a stop in an evaluation: the same step is saved once more when the evaluation is made up for.
     checkpoints = CheckpointFolder(tmp_path / "checkpoints", keep=1)
     checkpoints.save(make_checkpoint(4, 1.0))
@@ -314,11 +281,9 @@ def test_a_state_of_millions_of_instructions_is_refused_before_it_is_followed(pa
         raise AssertionError("PyTorch was asked to read it.")
 
     folder = path / "checkpoints" / "step-00000004"
-    file, sums = folder / "state.pt", folder / "checksums.json"
-    with zipfile.ZipFile(file, "w") as archive:
+    with zipfile.ZipFile(folder / "state.pt", "w") as archive:
         archive.writestr("state/data.pkl", b"\x80\x02](" + b"N" * 3_000_000 + b"e.")
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    sums.write_text(json.dumps({**json.loads(sums.read_text()), "state.pt": digest}))
+    reseal(folder, "state.pt")
     monkeypatch.setattr(torch, "load", follow)
     with pytest.raises(DamagedCheckpointError, match=r"state\.pt holds more than weights and plain values"):
         RunFolder(path).checkpoints().load(4)

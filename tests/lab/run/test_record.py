@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lab.report.folders import append, diagnosis, read, write_evaluation, write_run
+from lab.report.folders import append, diagnosis, read, write_run
 
 from steadeq.jacobian import schedules
 from steadeq.lab.config import RandomBudget
@@ -50,27 +50,23 @@ def set_sessions(run, *sessions):
 # How far it came
 
 
-def test_a_finished_run_says_so(tmp_path):
-    (run,) = read(write_run(tmp_path / "a"))
-    assert run.is_finished
+@pytest.mark.parametrize(
+    ("num_steps", "stop_at", "status"),
+    [
+        (40, None, "finished, 40 steps"),
+        (40, 40, "all 40 steps made, the last not saved"),
+        (45, 45, "all 45 steps made, the last not evaluated"),
+        (40, 12, "stopped at step 12 of 40"),
+    ],
+)
+def test_a_run_says_how_far_it_came(num_steps, stop_at, status, tmp_path):
+    (run,) = read(write_run(tmp_path / "a", num_steps=num_steps, stop_at=stop_at))
+    assert run.is_finished == (stop_at is None)
     assert not run.has_diverged
-    assert run.step == run.num_steps == 40
-    assert run.status == "finished, 40 steps"
+    assert run.step == (stop_at or num_steps)
+    assert run.num_steps == num_steps
+    assert run.status == status
     assert run.problems == ()
-
-
-def test_a_run_is_not_finished_before_its_last_checkpoint_is_saved(tmp_path):
-    (run,) = read(write_run(tmp_path / "a", stop_at=40))
-    assert not run.is_finished
-    assert run.status == "all 40 steps made, the last not saved"
-    (run,) = read(write_run(tmp_path / "b", num_steps=45, stop_at=45))
-    assert run.status == "all 45 steps made, the last not evaluated"
-
-
-def test_an_interrupted_run_says_where_it_stopped(tmp_path):
-    (run,) = read(write_run(tmp_path / "a", stop_at=12))
-    assert not run.is_finished
-    assert run.status == "stopped at step 12 of 40"
 
 
 def test_a_diverged_run_says_so(tmp_path):
@@ -282,36 +278,25 @@ def test_diagnoses_survive_being_written(tmp_path):
     assert read(folder)[0].diagnosis == known
 
 
+DAMAGED = ["", "[]", "{", '{"rows": 3}', '{"rows": [1, {}, {"max_evals": null}]}', "\0", EVALUATION.to_json()[:-30]]
+ROWS = [1, {}, {"max_evals": None}, {"max_evals": True}]
+
+
 @pytest.mark.parametrize(
-    "content",
-    ["", "[]", "{", '{"rows": 3}', '{"rows": [1, {}, {"max_evals": null}]}', "\0", EVALUATION.to_json()[:-30]],
+    ("name", "content"),
+    [
+        *((name, content) for name in ("evaluation.json", "diagnosis.json") for content in DAMAGED),
+        *(("evaluation.json", json.dumps({**json.loads(EVALUATION.to_json()), "rows": [row]})) for row in ROWS),
+        # Sequences that do not fit each other.
+        ("diagnosis.json", json.dumps({**json.loads(diagnosis().to_json()), "residual_low": [0.1]})),
+    ],
 )
-@pytest.mark.parametrize("name", ["evaluation.json", "diagnosis.json"])
-def test_damaged_files_count_as_missing_and_are_named(tmp_path, name, content):
+def test_damaged_files_count_as_missing_and_are_named(name, content, tmp_path):
     folder = write_run(tmp_path / "a")
     (folder.path / name).write_text(content)
     (run,) = read(folder)
     assert run.evaluation is run.diagnosis is None
     assert run.problems == (f"{name} cannot be read.",)
-
-
-@pytest.mark.parametrize("row", [1, {}, {"max_evals": None}, {"max_evals": True}])
-def test_an_evaluation_with_a_damaged_row_counts_as_missing(tmp_path, row):
-    folder = write_run(tmp_path / "a")
-    write_evaluation(folder, {1: 0.5})
-    content = json.loads((folder.path / "evaluation.json").read_text())
-    (folder.path / "evaluation.json").write_text(json.dumps({**content, "rows": [*content["rows"], row]}))
-    (run,) = read(folder)
-    assert run.evaluation is None
-    assert run.problems == ("evaluation.json cannot be read.",)
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[]", "{", '{"recipe": 1}', "\0"])
-def test_a_damaged_config_is_refused(tmp_path, content):
-    folder = write_run(tmp_path / "a")
-    (folder.path / "config.json").write_text(content)
-    with pytest.raises(InputError, match=r"config\.json cannot be used: "):
-        read(folder)
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -327,15 +312,11 @@ def test_what_is_no_run_is_refused(tmp_path):
 # Seeds
 
 
-def test_the_spread_is_that_of_the_sample():
+def test_the_spread_is_that_of_the_sample_and_one_seed_has_none():
     values = [1.0, 2.0, 4.0]
     found = spread([*values, None])
-    assert found.mean == pytest.approx(statistics.mean(values))
-    assert found.std == pytest.approx(statistics.stdev(values))
+    assert (found.mean, found.std) == pytest.approx((statistics.mean(values), statistics.stdev(values)))
     assert found.count == 3
-
-
-def test_one_seed_has_no_spread():
     found = spread([0.5])
     assert (found.mean, found.std, found.count) == (0.5, None, 1)
     assert spread([]) is spread([None]) is None

@@ -14,6 +14,8 @@ from steadeq.lab.signals import Interruption
 from steadeq.lab.train import Trainer
 from steadeq.lab.train.display import Display
 
+CONFIG = tiny_config()
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_is_noted_and_nothing_stops(number):
@@ -94,6 +96,13 @@ class LostDisplay(Display):
             raise self.error
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "run"
+    train(CONFIG, path)
+    return final_state(path)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "step"),
     [
@@ -105,21 +114,18 @@ class LostDisplay(Display):
     ],
     ids=["pipe", "disk", "terminal", "closed", "rich"],
 )
-def test_a_run_that_nobody_can_watch_saves_and_goes_on_later(call, error, step, tmp_path):
-    config = tiny_config()
-    train(config, tmp_path / "whole")
-    folder = RunFolder.create(tmp_path / "run", config)
+def test_a_run_that_nobody_can_watch_saves_and_goes_on_later(call, error, step, whole, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", CONFIG)
     with pytest.raises(Interrupted, match="output could not be written"):
-        Trainer(config, folder, display=LostDisplay(call, error)).train()
+        Trainer(CONFIG, folder, display=LostDisplay(call, error)).train()
     assert folder.checkpoints().steps()[-1] == step
-    train(config, tmp_path / "run")
-    assert_same(final_state(tmp_path / "run"), final_state(tmp_path / "whole"))
+    train(CONFIG, tmp_path / "run")
+    assert_same(final_state(tmp_path / "run"), whole)
 
 
 def test_a_display_that_fails_after_the_last_step_costs_nothing(tmp_path):
-    config = tiny_config()
-    folder = RunFolder.create(tmp_path / "run", config)
-    trainer = Trainer(config, folder, display=LostDisplay("exit", BrokenPipeError()))
+    folder = RunFolder.create(tmp_path / "run", CONFIG)
+    trainer = Trainer(CONFIG, folder, display=LostDisplay("exit", BrokenPipeError()))
     assert trainer.train()
     assert trainer.is_finished
 

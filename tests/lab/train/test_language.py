@@ -169,7 +169,7 @@ def test_training_records_a_perplexity_and_learns(tmp_path):
     for split in ("train", "valid", "test"):
         (folder / f"wiki.{split}.tokens").write_text((" ".join(f"w{n}" for n in range(13)) + "\n") * 12)
     config = make_config(
-        DEQTransformerLM.Config(**SIZES), loop={"num_steps": 80}, warmup={"num_steps": 0}, regularizer={"weight": 0.0}
+        DEQTransformerLM.Config(**SIZES), loop={"num_steps": 64}, warmup={"num_steps": 0}, regularizer={"weight": 0.0}
     )
     trainer = train(config, tmp_path / "run")
     assert trainer.evaluation["perplexity"] == pytest.approx(math.exp(trainer.evaluation["loss"]))
