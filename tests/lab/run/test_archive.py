@@ -1,7 +1,9 @@
 """Archived runs: what they recorded without their weights, and nothing about the machine."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from lab.train.runs import Crash, tiny_config, train, train_until
@@ -15,11 +17,17 @@ from steadeq.lab.runner import complete_evaluation, run_state
 CONFIG = tiny_config()
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("archive") / "run"
+    train(CONFIG, path)
+    complete_evaluation(path, budgets=(1, 3))
+    return path
+
+
 @pytest.fixture
-def run(tmp_path):
-    train(CONFIG, tmp_path / "run")
-    complete_evaluation(tmp_path / "run", budgets=(1, 3))
-    return tmp_path / "run"
+def run(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def test_an_archived_run_says_what_the_run_says(run, tmp_path):

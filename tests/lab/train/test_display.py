@@ -19,11 +19,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def show(display):
+def show(display, title="mine"):
     with display:
-        display.begin("mine", 10, 2)
+        display.begin(title, 10, 2)
         for step in range(3, 11):
-            display.advance("mine", step, VALUES)
+            display.advance(title, step, VALUES)
         display.say("a [bold] word")
 
 
@@ -50,31 +50,24 @@ def test_plain_lines_are_few_and_the_last_step_is_among_them(capsys, later):
         assert word in lines[-2]
 
 
-def test_a_terminal_gets_a_bar(monkeypatch, later):
+@pytest.mark.parametrize(
+    ("columns", "title", "words"),
+    [
+        ("160", "mine", ("mine", "10/10", "steps/s", "loss 0.250", "a [bold] word")),
+        ("80", "a-name-that-is-longer-than-there-is-room-for-it", ("a-name-that", "10/10", "0:", "loss 0.250")),
+    ],
+)
+def test_a_terminal_gets_a_bar_and_a_narrow_one_still_shows_steps_and_time_left(
+    columns, title, words, monkeypatch, later
+):
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr(sys, "stdout", terminal)
     display = choose_display()
     assert isinstance(display, BarDisplay)
-    show(display)
-    text = terminal.getvalue()
-    for word in ("mine", "10/10", "steps/s", "loss 0.250", "a [bold] word"):
-        assert word in text
-
-
-def test_a_narrow_terminal_still_shows_steps_and_time_left(monkeypatch, later):
-    terminal = Terminal()
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys, "stdout", terminal)
-    with choose_display() as display:
-        display.begin("a-name-that-is-longer-than-there-is-room-for-it", 1000, 0)
-        for step in range(1, 9):
-            display.advance("a-name-that-is-longer-than-there-is-room-for-it", step, VALUES)
-    text = terminal.getvalue()
-    for word in ("a-name-that", "8/1000", "0:", "loss 0.250"):
-        assert word in text
+    show(display, title)
+    assert all(word in terminal.getvalue() for word in words)
 
 
 def test_a_file_gets_plain_lines(monkeypatch):

@@ -63,9 +63,10 @@ def target(tmp_path) -> Path:
     return tmp_path / "elsewhere" / "moved"
 
 
-def test_a_run_that_is_moved_goes_on_where_it_now_is_and_is_shown_as_before(path, target, whole, caplog):
+def test_a_run_that_is_moved_goes_on_where_it_now_is(path, target, whole, caplog):
     meddler = train_with(path, lambda: path.rename(target))
     assert meddler.trainer.folder.path == target
+    # Progress is shown as before.
     assert meddler.titles == ["run"] * 13
     assert f"is now {target}" in caplog.text
     assert not path.exists()
