@@ -10,13 +10,13 @@ from lab.train.runs import tiny_config
 
 from steadeq.lab.run.folder import RunFolder
 
-# Arguments, and words of the sentence. What the parser of options says is in test_arguments.py.
+# Arguments, and words of the sentence. What the parser of options says is in test_arguments.py, and what each class
+# refuses in lab/recipes/test_serialization.py.
 REFUSED = [
     # Names that are misspelled
     ("trian synthetic", ["Did you mean 'train'"]),
     ("qqqq", ["`steadeq --help`"]),
     ("train sythetic", ["Did you mean 'synthetic'"]),
-    ("train digit-jr", ["Did you mean 'digits-jr'"]),
     ("train xyzzy", ["`steadeq recipes`"]),
     ("train synthetic --optimiser.learning-rate 1", ["Did you mean '--optimizer.learning-rate'"]),
     ("train synthetic --regularizer.wieght=2", ["Did you mean '--regularizer.weight'"]),
@@ -30,31 +30,17 @@ REFUSED = [
     ("train synthetic --optimizer.learning-rate nan", ["learning-rate", "nan"]),
     ("train synthetic --optimizer.learning-rate 1e400", ["learning-rate"]),
     ("train synthetic --optimizer.learning-rate 1e39", ["learning-rate"]),
-    ("train synthetic --optimizer.betas 0.9 1.0", ["betas"]),
-    ("train synthetic --optimizer SGD --optimizer.nesterov --optimizer.momentum 0", ["momentum"]),
     ("train synthetic --regularizer.weight inf", ["weight", "inf"]),
     ("train synthetic --regularizer.weight 1e300", ["weight"]),
-    ("train synthetic --regularizer.probability 1.5", ["probability", "1.5"]),
-    (
-        "train synthetic --regularizer.schedule Increments --regularizer.schedule.every 3 "
-        "--regularizer.schedule.increment nan",
-        ["regularizer.schedule.increment"],
-    ),
     ("train synthetic --loop.num-steps 0", ["--loop.num-steps is 0"]),
     ("train synthetic --loop.num-steps 18446744073709551616", ["num-steps"]),
-    ("train synthetic --loop.ema-decay 1", ["--loop.ema-decay is"]),
     ("train synthetic --loop.seed " + "9" * 5000, ["seed"]),
     ("train synthetic --data.seed 99999999999999999999999", ["seed"]),
-    ("train synthetic --log.keep-checkpoints 0", ["--log.keep-checkpoints is"]),
     ("train synthetic --log.spectrum-products 1", ["spectrum-products"]),
     ("train synthetic --log.spectrum-products 99999999999999", ["spectrum-products"]),
     ("train synthetic --solver.max-evals 99999999999999", ["max-evals"]),
-    ("train synthetic --adjoint.solver.max-evals 99999999999999", ["max-evals"]),
-    ("train synthetic --warmup.depth 99999999999999", ["depth"]),
     ("train synthetic --budget.high 99999999999999", ["high"]),
-    ("train synthetic --adjoint Phantom --adjoint.damping 7", ["damping"]),
     ("train synthetic --data.noise -1", ["noise"]),
-    ("train synthetic --data.noise nan", ["noise"]),
     ("train synthetic --data.radius inf", ["radius"]),
     # Values that do not fit each other, the data or the machine
     ("train synthetic --budget.low 3 --budget.high 1", ["budget.low is 3", "high (1)"]),
@@ -71,10 +57,8 @@ REFUSED = [
     ("train synthetic --parallel tensor", ["--parallel is 'tensor'"]),
     # Models that cannot be
     ("train digits --model.channels 10", ["channels is 10", "groups"]),
-    ("train digits --model.groups 0", ["groups"]),
     ("train digits --model.stride 0", ["stride"]),
     ("train synthetic --model.hidden 0", ["hidden"]),
-    ("train synthetic --model.hidden -3", ["model"]),
     # Folders
     ("train", ["steadeq recipes"]),
     ("train --resume", ["--out"]),

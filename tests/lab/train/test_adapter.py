@@ -32,21 +32,6 @@ class SolveOnly(nn.Module):
         return self.solve(x)[0]
 
 
-class Counter(nn.Module):
-    """Counts what it has seen so far, from one batch to the next."""
-
-    takes_carry = True
-
-    def forward(self, x, carry=None):
-        seen = x.sum(dim=1, keepdim=True) + (0 if carry is None else carry[0])
-        return CountedOutput(seen)
-
-
-class CountedOutput:
-    def __init__(self, seen) -> None:
-        self.seen, self.carry = seen, (seen,)
-
-
 # Networks that solve nothing
 
 
@@ -114,15 +99,6 @@ def test_an_equilibrium_model_has_its_own_ways():
 
 
 # Networks that carry something on
-
-
-def test_a_carry_is_handed_in_and_out():
-    adapter = ModelAdapter(Counter())
-    first = adapter(torch.ones(2, 3))
-    second = adapter(torch.ones(2, 5), carry=first.carry)
-    assert second.output.seen.flatten().tolist() == [8.0, 8.0]
-    assert second.carry is second.output.carry
-    assert not adapter.has_equilibrium
 
 
 @pytest.mark.parametrize("depth", [None, 2])
