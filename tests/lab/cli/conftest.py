@@ -2,15 +2,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from lab.train.runs import tiny_config, train
+from lab.train.runs import make_run, tiny_config
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
     """A finished run, to be copied or only read."""
-    path = tmp_path_factory.mktemp("finished") / "run"
-    train(tiny_config(loop={"ema_decay": 0.9}, log={"eval_every": 4}), path)
-    return path
+    return make_run(tmp_path_factory, tiny_config(loop={"ema_decay": 0.9}, log={"eval_every": 4}))
 
 
 @pytest.fixture

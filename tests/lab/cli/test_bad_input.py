@@ -40,6 +40,7 @@ REFUSED = [
     ("train synthetic --log.spectrum-products 99999999999999", ["spectrum-products"]),
     ("train synthetic --solver.max-evals 99999999999999", ["max-evals"]),
     ("train synthetic --budget.high 99999999999999", ["high"]),
+    ("train synthetic --warmup.depth 99999999999999", ["depth"]),
     ("train synthetic --data.noise -1", ["noise"]),
     ("train synthetic --data.radius inf", ["radius"]),
     # Values that do not fit each other, the data or the machine

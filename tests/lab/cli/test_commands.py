@@ -9,8 +9,8 @@ import sys
 import pytest
 from lab.cli.commands import refuse, succeed
 from lab.train.runs import (
-    Crash,
     assert_same,
+    crash,
     environment,
     events_of,
     final_state,
@@ -18,7 +18,6 @@ from lab.train.runs import (
     snapshot,
     tiny_config,
     train,
-    train_until,
 )
 
 from steadeq.lab import recipes
@@ -128,8 +127,7 @@ def test_profile_shares_add_up_to_all_of_the_time(short, home, capfd):
 def test_tensorboard_shows_each_step_of_a_resumed_run_once(tmp_path):
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     config, path = tiny_config(log={"tensorboard": True}), tmp_path / "run"
-    with pytest.raises(Crash):
-        train_until(config, path, crash_at=7)
+    crash(config, path, at=7)
     train(config, path)
     events = event_accumulator.EventAccumulator(str(path / "tensorboard"))
     events.Reload()

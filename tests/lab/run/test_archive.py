@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab.train.runs import Crash, tiny_config, train, train_until
+from lab.train.runs import crash, tiny_config, train
 
 from steadeq.lab.errors import InputError, RunError
 from steadeq.lab.run.archive import archive_run
@@ -64,8 +64,7 @@ def test_a_run_that_names_a_place_on_the_machine_is_refused(place, run, tmp_path
 
 
 def test_a_run_that_is_not_finished_is_refused(tmp_path):
-    with pytest.raises(Crash):
-        train_until(CONFIG, tmp_path / "run", crash_at=6)
+    crash(CONFIG, tmp_path / "run", at=6)
     with pytest.raises(InputError, match="only finished runs can be archived"):
         archive_run(tmp_path / "run", tmp_path / "kept")
 

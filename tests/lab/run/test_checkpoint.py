@@ -16,8 +16,10 @@ import torch
 from lab.train.runs import (
     Crash,
     assert_same,
+    crash,
     disk_full,
     final_state,
+    make_run,
     raise_at,
     reseal,
     snapshot,
@@ -36,17 +38,14 @@ FILES = ["model.safetensors", "average.safetensors", "state.pt", "checksums.json
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    path = tmp_path_factory.mktemp("whole") / "run"
-    train(CONFIG, path)
-    return final_state(path)
+    return final_state(make_run(tmp_path_factory, CONFIG))
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     """A run that crashed after step 9, with checkpoints of steps 4 and 8."""
     path = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.raises(Crash):
-        train_until(CONFIG, path, crash_at=9)
+    crash(CONFIG, path, at=9)
     assert RunFolder(path).checkpoints().steps() == [4, 8]
     return path
 

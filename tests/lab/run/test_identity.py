@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab.train.runs import Crash, tiny_config, train_until
+from lab.train.runs import crash, tiny_config
 
 from steadeq.codec import to_plain
 from steadeq.lab.cli.main import main
@@ -138,8 +138,7 @@ def test_processes_of_one_run_are_told_from_those_of_another(field, tmp_path):
 
 
 def test_a_trainer_with_another_config_does_not_go_on(tmp_path):
-    with pytest.raises(Crash):
-        train_until(tiny_config(), tmp_path / "run", crash_at=6)
+    crash(tiny_config(), tmp_path / "run", at=6)
     other = tiny_config(regularizer={"weight": 0.123})
     with pytest.raises(InputError, match=r"regularizer\.weight is 0\.123"):
         Trainer(other, RunFolder(tmp_path / "run")).resume()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from lab.train.runs import reseal, tiny_config, train
+from lab.train.runs import make_run, reseal, tiny_config, train
 from torch import nn
 
 import steadeq
@@ -24,9 +24,7 @@ CONFIG = tiny_config(loop={"ema_decay": 0.9})
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    path = tmp_path_factory.mktemp("loading") / "run"
-    train(CONFIG, path)
-    return path
+    return make_run(tmp_path_factory, CONFIG)
 
 
 @pytest.mark.parametrize(

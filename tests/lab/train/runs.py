@@ -139,6 +139,22 @@ def train_until(config: TrainConfig, path: Path, *, crash_at: int = -1, stop_at:
     return trainer
 
 
+def crash(config: TrainConfig, path: Path, *, at: int) -> None:
+    """Train as far as a crash after a step."""
+    with pytest.raises(Crash):
+        train_until(config, path, crash_at=at)
+
+
+def make_run(factory: pytest.TempPathFactory, config: TrainConfig, *, crash_at: int | None = None) -> Path:
+    """Return a run for the tests of a module: a finished one, or one that crashed after a step."""
+    path = factory.mktemp("made") / "run"
+    if crash_at is None:
+        train(config, path)
+    else:
+        crash(config, path, at=crash_at)
+    return path
+
+
 def raise_at(monkeypatch, places, call: int, error: BaseException) -> list[str]:
     """Have functions, pairs of owner and name, fail at one of their calls, counted from 1; return the calls so far."""
     calls: list[str] = []

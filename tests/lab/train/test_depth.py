@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-from lab.train.runs import Crash, assert_same, change, final_state, metrics_of, tiny_config, train, train_until
+from lab.train.runs import assert_same, change, crash, final_state, metrics_of, tiny_config, train
 
 from steadeq import Picard, Unrolled
 from steadeq.lab.cli.main import main
@@ -27,8 +26,7 @@ def test_each_step_has_the_depth_that_was_drawn_also_after_a_crash(tmp_path):
     # Samples whose residual is exactly zero stop before a large budget is spent.
     assert all(a == b or (b > 5 and b - 1 < a < b) for a, b in zip(drawn, expected, strict=True))
     assert len(set(expected)) > 3
-    with pytest.raises(Crash):
-        train_until(CONFIG, tmp_path / "stopped", crash_at=6)
+    crash(CONFIG, tmp_path / "stopped", at=6)
     train(CONFIG, tmp_path / "stopped")
     assert_same(final_state(tmp_path / "stopped"), final_state(tmp_path / "whole"))
 

@@ -14,21 +14,21 @@ from pathlib import Path
 import pytest
 import torch
 from lab.train.runs import (
-    Crash,
     LineData,
     Watcher,
     assert_same,
+    crash,
     disk_full,
     each,
     events_of,
     final_state,
+    make_run,
     metrics_of,
     raise_at,
     snapshot,
     start,
     tiny_config,
     train,
-    train_until,
 )
 from torch import nn
 
@@ -45,18 +45,13 @@ CONFIG = tiny_config()
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    path = tmp_path_factory.mktemp("whole") / "run"
-    train(CONFIG, path)
-    return final_state(path)
+    return final_state(make_run(tmp_path_factory, CONFIG))
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     """A run that crashed after step 6, with a checkpoint of step 4."""
-    path = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.raises(Crash):
-        train_until(CONFIG, path, crash_at=6)
-    return path
+    return make_run(tmp_path_factory, CONFIG, crash_at=6)
 
 
 @pytest.fixture
@@ -395,8 +390,7 @@ def test_bad_steps_before_a_crash_still_count_after_it(tmp_path):
     # The data is bad everywhere, so that a resumed run meets the same.
     data = LineData(bad=tuple(range(48)))
     config = replace(tiny_config("synthetic", loop={"max_bad_steps": 7, "batch_size": 48}), data=data)
-    with pytest.raises(Crash):
-        train_until(config, tmp_path / "run", crash_at=5)
+    crash(config, tmp_path / "run", at=5)
     with pytest.raises(RunError, match="step 7: 7 steps in a row"):
         train(config, tmp_path / "run")
     skipped = [record["in_row"] for record in events_of(tmp_path / "run", "skipped")]

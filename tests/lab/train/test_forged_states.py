@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from lab.train.runs import Crash, reseal, tiny_config, train_until
+from lab.train.runs import make_run, reseal, tiny_config
 
 from steadeq.lab.cli.main import main
 
@@ -13,10 +13,7 @@ CONFIG = tiny_config(loop={"num_steps": 8}, log={"checkpoint_every": 4, "every":
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    path = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.raises(Crash):
-        train_until(CONFIG, path, crash_at=5)
-    return path
+    return make_run(tmp_path_factory, CONFIG, crash_at=5)
 
 
 def _entries(state):

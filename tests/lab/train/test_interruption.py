@@ -6,7 +6,7 @@ import signal
 import threading
 
 import pytest
-from lab.train.runs import assert_same, final_state, start, tiny_config, train
+from lab.train.runs import assert_same, final_state, make_run, start, tiny_config, train
 
 from steadeq.lab.errors import Interrupted
 from steadeq.lab.run.folder import RunFolder
@@ -98,9 +98,7 @@ class LostDisplay(Display):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    path = tmp_path_factory.mktemp("whole") / "run"
-    train(CONFIG, path)
-    return final_state(path)
+    return final_state(make_run(tmp_path_factory, CONFIG))
 
 
 @pytest.mark.parametrize(

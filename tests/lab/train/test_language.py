@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lab.train.runs import Crash, assert_same, change, final_state, train, train_until
+from lab.train.runs import assert_same, change, crash, final_state, train, train_until
 from lab.train.test_distributed import assert_close, train_two
 
 from steadeq import GMRES, Anderson, Implicit, JacobianRegularizer
@@ -71,8 +71,7 @@ MODELS = {
 def test_a_run_resumes_bit_for_bit_with_its_carry(model, tmp_path):
     config = make_config(MODELS[model])
     train(config, tmp_path / "whole")
-    with pytest.raises(Crash):
-        train_until(config, tmp_path / "broken", crash_at=6)
+    crash(config, tmp_path / "broken", at=6)
     with pytest.raises(Interrupted):
         train_until(config, tmp_path / "broken", stop_at=7)
     train(config, tmp_path / "broken")
@@ -185,8 +184,7 @@ def test_a_text_that_is_too_short_is_refused(loop, message, tmp_path):
 
 def test_a_carry_that_does_not_fit_the_network_is_refused(tmp_path):
     config = make_config()
-    with pytest.raises(Crash):
-        train_until(config, tmp_path / "run", crash_at=6)
+    crash(config, tmp_path / "run", at=6)
     checkpoints = RunFolder(tmp_path / "run").checkpoints()
     checkpoint = checkpoints.load_latest()
     checkpoint.state["carry"] = [part[..., :3] for part in checkpoint.state["carry"]]

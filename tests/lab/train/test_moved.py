@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from lab.train.runs import assert_same, final_state, metrics_of, snapshot, tiny_config, train
+from lab.train.runs import assert_same, final_state, make_run, metrics_of, snapshot, tiny_config, train
 
 from steadeq.lab.errors import Interrupted, RunError
 from steadeq.lab.run.checkpoint import CheckpointFolder
@@ -46,9 +46,7 @@ def train_with(path: Path, action, *, at: int = 5, stop_at: int = -1) -> Meddler
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> dict:
-    path = tmp_path_factory.mktemp("whole") / "run"
-    train(CONFIG, path)
-    return final_state(path)
+    return final_state(make_run(tmp_path_factory, CONFIG))
 
 
 @pytest.fixture

@@ -11,8 +11,10 @@ from lab.train.runs import (
     VARIANTS,
     Crash,
     assert_same,
+    crash,
     each,
     final_state,
+    make_run,
     metrics_of,
     raise_at,
     signal_at_step,
@@ -45,9 +47,7 @@ RICH = {
 
 @pytest.fixture(scope="module")
 def rich_ending(tmp_path_factory):
-    path = tmp_path_factory.mktemp("reference") / "run"
-    train(tiny_config(**RICH), path)
-    return final_state(path)
+    return final_state(make_run(tmp_path_factory, tiny_config(**RICH)))
 
 
 @pytest.mark.parametrize("variant", each(VARIANTS, "plain", "window", "closed-loop", "average", "sgd"))
@@ -55,20 +55,16 @@ def test_a_run_that_crashed_many_times_ends_like_one_that_never_did(variant, tmp
     config = tiny_config(**VARIANTS[variant])
     train(config, tmp_path / "whole")
     path = tmp_path / "broken"
-    with pytest.raises(Crash):  # before the first checkpoint
-        train_until(config, path, crash_at=3)
-    with pytest.raises(Crash):  # between two checkpoints
-        train_until(config, path, crash_at=6)
+    crash(config, path, at=3)  # before the first checkpoint
+    crash(config, path, at=6)  # between two checkpoints
     with pytest.raises(Interrupted):
         train_until(config, path, stop_at=6)
-    with pytest.raises(Crash):  # the line of step 8 is written, its checkpoint is not
-        train_until(config, path, crash_at=8)
+    crash(config, path, at=8)  # the line of step 8 is written, its checkpoint is not
     with monkeypatch.context() as patch:  # in the middle of the evaluation of step 10
         raise_at(patch, [(Evaluator, "measure")], 1, Crash())
         with pytest.raises(Crash):
             train(config, path)
-    with pytest.raises(Crash):
-        train_until(config, path, crash_at=12)
+    crash(config, path, at=12)
     train(config, path)
     assert_same(final_state(path), final_state(tmp_path / "whole"))
 
@@ -76,8 +72,7 @@ def test_a_run_that_crashed_many_times_ends_like_one_that_never_did(variant, tmp
 @pytest.mark.parametrize("step", each(range(1, 13), 3, 8, 10))
 def test_a_crash_after_any_step_leaves_no_trace(step, rich_ending, tmp_path):
     config = tiny_config(**RICH)
-    with pytest.raises(Crash):
-        train_until(config, tmp_path / "run", crash_at=step)
+    crash(config, tmp_path / "run", at=step)
     train(config, tmp_path / "run")
     assert_same(final_state(tmp_path / "run"), rich_ending)
 
@@ -92,8 +87,7 @@ def test_a_power_cut_costs_only_what_came_after_the_last_checkpoint(step, rich_e
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
-        with pytest.raises(Crash):
-            train_until(config, path, crash_at=step)
+        crash(config, path, at=step)
     for file in path.rglob("*"):
         if file.is_file():
             # What no fsync has put on disk is lost.
@@ -125,8 +119,7 @@ def test_a_crash_soon_after_a_resumed_stop_leaves_no_trace(step, rich_ending, tm
     with monkeypatch.context() as patch:
         if saved == 12:
             raise_at(patch, [(CheckpointFolder, "save")], 1, Crash())
-        with pytest.raises(Crash):
-            train_until(config, path, crash_at=saved + 1)
+        crash(config, path, at=saved + 1)
     train(config, path)
     assert_same(final_state(path), rich_ending)
 
@@ -161,8 +154,7 @@ def test_a_crash_in_a_checkpoint_or_an_evaluation_leaves_no_trace(place, call, r
 @pytest.mark.parametrize("rest", [b'{"event": "train", "step": 1', b"\x00\x00\xff\xfe\n"], ids=["cut short", "noise"])
 def test_lines_that_a_crash_or_a_power_loss_damaged_are_written_anew(rest, rich_ending, tmp_path):
     config, path = tiny_config(**RICH), tmp_path / "run"
-    with pytest.raises(Crash):
-        train_until(config, path, crash_at=10)
+    crash(config, path, at=10)
     with (path / "metrics.jsonl").open("ab") as file:
         file.write(rest)
     assert [line.step for line in RunRecord.read(path).training] == [3, 6, 9]
