@@ -2,6 +2,7 @@
 
 import errno
 import io
+import math
 import os
 import shutil
 import signal
@@ -11,14 +12,16 @@ from pathlib import Path
 
 import pytest
 from lab.cli.commands import refuse
+from lab.report.folders import diagnosis
 from lab.train.runs import environment, snapshot
 
 from steadeq import load_model
 from steadeq.lab.cli import main as command
 from steadeq.lab.cli.main import main
 from steadeq.lab.errors import InputError
+from steadeq.lab.report import diagnosis_panels
 from steadeq.lab.run.folder import RunFolder
-from steadeq.lab.run.record import RunRecord
+from steadeq.lab.run.record import RunDiagnosis, RunRecord
 from steadeq.models import ToyDEQ
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -100,6 +103,13 @@ def test_json_of_any_depth_is_read_without_a_traceback(name, run, capfd):
         assert any(name in problem for problem in RunRecord.read(run).problems)
         shutil.rmtree(run / "checkpoints" / "step-00000012")
         assert main(["train", "--resume", "--out", "run"]) == 0
+
+
+def test_diagnoses_of_huge_and_infinite_numbers_have_figures():
+    huge = diagnosis(jacobian_norm=(1e308,) * 8, spectral_radius_errors=(math.inf,) * 8)
+    assert diagnosis_panels(RunDiagnosis.from_json(huge.to_json()))
+    equal = diagnosis(jacobian_norm=(1e17,) * 8)
+    assert "Jacobian norm by sample" in [panel.title for panel in diagnosis_panels(equal)]
 
 
 # Pipes in the place of files

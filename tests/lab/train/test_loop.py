@@ -22,6 +22,7 @@ from steadeq import (
     Linear,
     NewtonKrylov,
     OneStep,
+    Phantom,
     Picard,
     Shine,
     StopAfter,
@@ -470,6 +471,7 @@ def test_training_works_with_every_solver_and_every_gradient(tmp_path):
             (Anderson(**budget), Implicit(Anderson(**budget))),
             (Anderson(**budget), Implicit(Picard(**budget))),
             (Picard(**budget), Unrolled()),
+            (Picard(**budget), Phantom(num_steps=2)),
         ]
     ):
         path = tmp_path / str(index)

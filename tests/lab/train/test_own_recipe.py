@@ -195,6 +195,7 @@ def project(tmp_path_factory):
         patch.chdir(folder)
         for function in ("recipe", "plain"):
             assert main(["train", f"bikes.py:{function}"]) == 0
+    (folder / "broken.py").write_text("import torch\n\nraise ValueError('no bikes here')\n")
     return folder
 
 
@@ -240,7 +241,8 @@ def test_it_resumes_bit_for_bit(function, step, folder, tmp_path, capfd):
     assert_same(metrics_of(path), metrics_of(folder / f"bikes-{function}"))
 
 
-def test_a_killed_process_resumes_bit_for_bit_and_a_fresh_one_evaluates_it(project, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_killed_process_resumes_bit_for_bit(project, tmp_path, monkeypatch):
     path = tmp_path / "killed"
     process = start("train", "bikes.py:recipe", "--out", str(path), *LONG, cwd=project)
     signal_at_step(process, path, 9, signal.SIGKILL)
@@ -249,6 +251,10 @@ def test_a_killed_process_resumes_bit_for_bit_and_a_fresh_one_evaluates_it(proje
     for arguments in (("--resume", "--out", str(path)), ("--out", str(tmp_path / "whole"), *LONG)):
         assert main(["train", "bikes.py:recipe", *arguments]) == 0
     assert_same(final_state(path), final_state(tmp_path / "whole"))
+
+
+def test_a_process_that_never_saw_the_file_evaluates_it(project, folder):
+    path = folder / "bikes-recipe"
     process = start("evaluate", str(path), *RECIPE, "--budgets", "2", "6", cwd=project)
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
@@ -328,10 +334,12 @@ def test_without_the_recipe_one_sentence_says_how(folder, capfd):
         steadeq.load_model(path)
 
 
-# All that can be wrong with a file is in lab/recipes/test_loading.py.
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
+        ("nowhere.py:recipe", "There is no file nowhere.py"),
+        ("broken.py:recipe", "line 3: ValueError: no bikes here"),
+        ("bikes.py", "bikes.py:function"),
         ("bikes.py:recip", "bikes.py has no function 'recip'. Did you mean 'recipe'?"),
         ("bikes.py:nothing", "bikes.py:nothing returns None; it must return a TrainConfig"),
     ],
