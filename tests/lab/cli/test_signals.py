@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from lab.train.runs import environment, signal_at_step, start
+from lab.train.runs import environment
 
 from steadeq.lab.cli.leaving import ExitOnInterrupt
 from steadeq.lab.cli.main import main
@@ -106,18 +106,6 @@ def test_ctrl_c_while_the_interpreter_ends_is_no_traceback(has_been_stopped):
     result = run_python("-c", code)
     said = "steadeq: Stopped at once; earlier checkpoints are intact.\n"
     assert (result.returncode, result.stderr) == ((130, said) if has_been_stopped else (0, ""))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pause", [0.0, 0.003, 0.02])
-def test_a_storm_of_ctrl_c_is_a_sentence_and_no_traceback(pause, tmp_path):
-    path = tmp_path / "run"
-    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-    process = start("train", "synthetic-jr", "--out", str(path), "--loop.num-steps", "4000", **heed)
-    _, errors = signal_at_step(process, path, 5, signal.SIGINT, pause=pause)
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors
-    assert len(errors.splitlines()) == 1
 
 
 def test_an_interpreter_without_docstrings_helps():

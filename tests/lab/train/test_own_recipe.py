@@ -2,13 +2,12 @@
 
 import json
 import shutil
-import signal
 from dataclasses import replace
 
 import pytest
 import torch
 from lab.cli.commands import refuse, succeed
-from lab.train.runs import assert_same, final_state, metrics_of, signal_at_step, snapshot, start
+from lab.train.runs import assert_same, final_state, metrics_of, snapshot, start
 
 import steadeq
 from steadeq.lab.cli.main import main
@@ -180,7 +179,6 @@ def nothing():
     return None
 '''
 
-LONG = ("--loop.num-steps", "120", "--log.eval-every", "60", "--log.spectrum-samples", "0")
 RECIPE = ("--recipe", "bikes.py:recipe")
 BOTH = pytest.mark.parametrize("function", ["recipe", "plain"])
 
@@ -239,18 +237,6 @@ def test_it_resumes_bit_for_bit(function, step, folder, tmp_path, capfd):
     assert f"Resuming at step {step} of 12." in capfd.readouterr().out
     assert_same(final_state(path)["weights"], final_state(folder / f"bikes-{function}")["weights"])
     assert_same(metrics_of(path), metrics_of(folder / f"bikes-{function}"))
-
-
-@pytest.mark.slow
-def test_a_killed_process_resumes_bit_for_bit(project, tmp_path, monkeypatch):
-    path = tmp_path / "killed"
-    process = start("train", "bikes.py:recipe", "--out", str(path), *LONG, cwd=project)
-    signal_at_step(process, path, 9, signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    monkeypatch.chdir(project)
-    for arguments in (("--resume", "--out", str(path)), ("--out", str(tmp_path / "whole"), *LONG)):
-        assert main(["train", "bikes.py:recipe", *arguments]) == 0
-    assert_same(final_state(path), final_state(tmp_path / "whole"))
 
 
 def test_a_process_that_never_saw_the_file_evaluates_it(project, folder):
