@@ -68,6 +68,7 @@ REFUSED = [
     ("train synthetic --out mine", ["mine exists already"]),
     ("train synthetic --out mine --resume", ["mine"]),
     ("train synthetic --out mine/thesis.txt", ["thesis.txt"]),
+    ("train synthetic --out mine/thesis.txt/run", ["thesis.txt/run"]),
     ("train synthetic --out " + "x" * 300, ["xxx"]),
     ("train synthetic --out a\0b", ["zero byte"]),
     ("train " + "x" * 300 + ".py:f", ["xxx"]),

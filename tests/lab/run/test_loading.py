@@ -28,8 +28,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "bad"),
-    [*(("average.safetensors", bad) for bad in BAD), ("model.safetensors", math.nan)],
+    ("name", "bad"), [*(("average.safetensors", bad) for bad in BAD), ("model.safetensors", math.nan)]
 )
 def test_a_run_whose_weights_are_not_finite_is_refused(name, bad, finished, tmp_path, capfd):
     run = Path(shutil.copytree(finished, tmp_path / "run"))

@@ -16,15 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from lab.train.runs import LineData, tiny_config
 
-from steadeq import (
-    GMRES,
-    Anderson,
-    ClosedLoop,
-    ConvergenceWarning,
-    Implicit,
-    JacobianRegularizer,
-    ResidualRegularizer,
-)
+from steadeq import GMRES, Anderson, ClosedLoop, ConvergenceWarning, Implicit, JacobianRegularizer, ResidualRegularizer
 from steadeq.lab.config import LogConfig, LoopConfig, RandomBudget, TrainConfig, WarmupConfig
 from steadeq.lab.data import Digits, WikiText2
 from steadeq.lab.errors import Interrupted, RunError

@@ -54,14 +54,8 @@ FORGERIES = {
     "steps that are a tensor": (lambda s: s.update(step=torch.tensor(3)), "state.pt is not a state of step 4"),
     "another step": (lambda s: s.update(step=3), "state.pt is not a state of step 4"),
     "a list in the place of the optimizer": (lambda s: s.update(optimizer=[1]), "list indices must be integers"),
-    "an identity of other fields": (
-        lambda s: s.update(identity={"a": 1}),
-        "does not name the versions",
-    ),
-    "an identity without a config": (
-        lambda s: s["identity"].update(config=[1]),
-        "does not name the versions",
-    ),
+    "an identity of other fields": (lambda s: s.update(identity={"a": 1}), "does not name the versions"),
+    "an identity without a config": (lambda s: s["identity"].update(config=[1]), "does not name the versions"),
     "bad steps that are a text": (lambda s: s.update(num_bad="x"), "num_bad is a str"),
     "no evaluation": (lambda s: s.update(evaluated_at=4), "evaluation has no mse"),
     "no state": (lambda s: [1], "state.pt is not a state of step 4"),

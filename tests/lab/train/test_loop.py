@@ -187,8 +187,7 @@ def test_the_first_phase_is_backpropagation_through_the_loop(tmp_path):
 
 def test_the_penalty_of_the_first_phase_has_its_own_weight(tmp_path):
     config = double_config(
-        warmup={"num_steps": 4, "depth": 3, "regularizer_weight": 0.7},
-        regularizer={"weight": 0.0, "probability": 1.0},
+        warmup={"num_steps": 4, "depth": 3, "regularizer_weight": 0.7}, regularizer={"weight": 0.0, "probability": 1.0}
     )
     _, recorder = record(config, tmp_path / "run")
     for step, values in enumerate(recorder.values):
@@ -267,8 +266,7 @@ def test_the_recorded_norm_is_that_of_the_jacobian(tmp_path):
 
 def test_a_closed_loop_records_the_weight_that_was_applied(tmp_path):
     config = tiny_config(
-        regularizer={"schedule": ClosedLoop(target=1e-3), "weight": 0.2, "probability": 1.0},
-        solver={"max_evals": 3},
+        regularizer={"schedule": ClosedLoop(target=1e-3), "weight": 0.2, "probability": 1.0}, solver={"max_evals": 3}
     )
     _, recorder = record(config, tmp_path / "run")
     regularizer = config.regularizer.for_run(num_steps=12, steps_per_epoch=4, seed=config.loop.seed)
