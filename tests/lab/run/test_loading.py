@@ -27,27 +27,37 @@ def finished(tmp_path_factory):
     return make_run(tmp_path_factory, CONFIG)
 
 
-@pytest.mark.parametrize(
-    ("name", "bad"), [*(("average.safetensors", bad) for bad in BAD), ("model.safetensors", math.nan)]
-)
-def test_a_run_whose_weights_are_not_finite_is_refused(name, bad, finished, tmp_path, capfd):
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
-    assert isinstance(steadeq.load_model(run), ToyDEQ)
+@pytest.fixture
+def run(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def spoil(run, name, bad):
+    """Put a number that is none into a file of all checkpoints, with checksums that fit."""
     for folder in (run / "checkpoints").iterdir():
         weights = safetensors.torch.load_file(folder / name)
         weights["layer.cell.b"][2] = bad
         safetensors.torch.save_file(weights, folder / name)
         reseal(folder, name)
-    # Evaluations use the average.
-    resume = [lambda run: train(CONFIG, run)]
-    for use in resume if name == "model.safetensors" else (steadeq.load_model, load_trained):
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_run_whose_weights_are_not_finite_is_refused(bad, run, capfd):
+    assert isinstance(steadeq.load_model(run), ToyDEQ)
+    spoil(run, "average.safetensors", bad)
+    for load in (steadeq.load_model, load_trained):
         with pytest.raises(RunError, match=r"its weight layer\.cell\.b is not finite; train the model again"):
-            use(run)
-    if name != "model.safetensors":
-        for command in ("evaluate", "diagnose"):
-            assert main([command, str(run)]) == 1
-            assert "layer.cell.b is not finite" in capfd.readouterr().err
-        assert not (run / "evaluation.json").exists()
+            load(run)
+    for command in ("evaluate", "diagnose"):
+        assert main([command, str(run)]) == 1
+        assert "layer.cell.b is not finite" in capfd.readouterr().err
+    assert not (run / "evaluation.json").exists()
+
+
+def test_a_run_whose_weights_are_not_finite_does_not_go_on(run):
+    spoil(run, "model.safetensors", math.nan)
+    with pytest.raises(RunError, match=r"its weight layer\.cell\.b is not finite"):
+        train(CONFIG, run)
 
 
 @pytest.mark.parametrize("bad", BAD)
