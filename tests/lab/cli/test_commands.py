@@ -99,7 +99,10 @@ def test_what_the_paper_plots_is_recorded(home, capfd):
 
 
 def test_resuming_a_run_that_is_not_there_begins_it(short, home, capfd):
-    assert "Starting anew" in succeed(capfd, "train", "synthetic-jr", "--out", "run", "--resume", *SHORT)
+    output = succeed(capfd, "train", "synthetic-jr", "--out", "run", "--resume", *SHORT)
+    assert "Starting anew" in output
+    mse = events_of(short, "evaluation")[-1]["mse"]
+    assert f"validation mse {mse:.4g}" in output.splitlines()[-1]
     assert_same(final_state(home / "run"), final_state(short))
 
 
