@@ -116,6 +116,14 @@ def test_resuming_a_finished_run_is_quiet_and_changes_nothing(run, capfd):
         assert snapshot(run) == before
 
 
+def test_the_number_of_evaluations_in_training_is_told_where_the_score_is_for_another(home, capfd):
+    samples = ("--data.num-train", "64", "--data.num-validation", "16", "--data.num-test", "16")
+    for name, told in (("prefix-sums", True), ("synthetic-jr", False)):
+        output = succeed(capfd, "train", name, "--out", name, *SHORT, *(samples if told else ()))
+        trained = f"(trained with up to 12; `steadeq evaluate {name}` tries other numbers)"
+        assert (trained in output.splitlines()[-1]) == told
+
+
 def test_profile_shares_add_up_to_all_of_the_time(short, home, capfd):
     # A run may begin in an empty folder.
     output = succeed(capfd, "train", "synthetic-jr", "--out", home, "--profile", *SHORT)
