@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..lab.runner import complete_runs
 from ..lab.serialization import command_line
 from ..lab.terminal import Work, answer, note
 from ..lab.train.display import choose_display
+from ..models import AbstractModelConfig
 from .catalog import RESULTS
 from .pages import write_pages
 from .planned import PlannedRun, plan_runs, together
@@ -209,12 +211,14 @@ def _verdict(result: PaperResult[Any], folder: Path) -> str:
 
 def _disk(configs: Iterable[TrainConfig]) -> str:
     """Return what the checkpoints of some runs take: weights and the two moments of Adam, in float32."""
-    size = 0
-    for config in configs:
-        with torch.device("meta"):
-            num_parameters = sum(parameter.numel() for parameter in config.model.build().parameters())
-        size += 3 * 4 * num_parameters * config.log.keep_checkpoints
+    size = sum(3 * 4 * _num_parameters(config.model) * config.log.keep_checkpoints for config in configs)
     return "-" if not size else f"{max(size / 1e9, 0.1):.1f} GB" if size > 1e8 else f"{max(size / 1e6, 1):.0f} MB"
+
+
+@cache
+def _num_parameters(config: AbstractModelConfig) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in config.build().parameters())
 
 
 def commands(configs: Mapping[str, TrainConfig], folder: Path) -> list[list[str]]:

@@ -24,6 +24,7 @@ from ..lab.run.loading import load_trained
 from ..lab.train import Process
 from ..lab.train.adapter import ModelAdapter
 from ..lab.train.step import StepSettings, TrainStep
+from ..nn import keep_freed_memory
 
 BATCH_SIZE = 64
 """Number of samples of both measurements."""
@@ -86,6 +87,8 @@ def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
         before = torch.cuda.memory_allocated(device)
         run()
         return torch.cuda.max_memory_allocated(device) - before
+    # The first solve of a process would, and it makes a large tensor for it.
+    keep_freed_memory()
     with LiveTensors() as live:
         run()
     return live.peak
