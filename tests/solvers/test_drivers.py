@@ -11,7 +11,7 @@ from torch import nn
 from steadeq import DEQ, Anderson, Broyden, Loop, NewtonKrylov, Picard, Status, Unrolled, fixed_point
 from steadeq._internal.trees import Layout
 from steadeq.solvers import AbstractSolver, Evaluation
-from steadeq.solvers._loop import Options, solve
+from steadeq.solvers._solve import Options, solve
 
 # What is quick to trace, with windows that are full before the end.
 QUICK = [

@@ -8,7 +8,7 @@ from stubs import Counted, Scripted
 
 from steadeq import Anderson, Broyden, Implicit, Picard, Reversible, Status, fixed_point
 from steadeq._internal.trees import Layout
-from steadeq.solvers._loop import Options, solve
+from steadeq.solvers._solve import Options, solve
 
 NAN, INF = float("nan"), float("inf")
 

@@ -505,7 +505,7 @@ MUTANTS = (
     ),
     Mutant(
         name="nothing is watched in inference mode",
-        file="solvers/_loop.py",
+        file="solvers/_solve.py",
         old="if not is_traced and torch.is_inference_mode_enabled():",
         new="if False:",
         tests=(f"{_EDGES}::TestStateWrittenOver",),

@@ -19,7 +19,7 @@ from .._internal.trees import Layout, select_rows
 from ..equilibrium import BackwardRecord, ConvergenceWarning, SolveStats, Status
 from ..solvers import AbstractLinearSolver, AbstractSolver
 from ..solvers._compiled import CompiledMap
-from ..solvers._loop import Options, solve
+from ..solvers._solve import Options, solve
 from ._attachment import Audit, attach
 
 
@@ -57,7 +57,7 @@ class Problem:
             z0: (B, D) start.
             f: The map, as it is used while nothing is compiled.
             solver: Solver.
-            **options: Fields of `solvers._loop.Options`.
+            **options: Fields of `solvers._solve.Options`.
 
         Returns:
             The (B, D) state, how the solve went, and the state of the method as it ended if rows were to be kept.

@@ -18,7 +18,7 @@ from ..equilibrium import Equilibrium
 from ..models import Predictions
 from ..nn import DEQ
 from ..solvers import AbstractSolver
-from ..solvers._loop import Options, solve
+from ..solvers._solve import Options, solve
 
 
 class ExportError(ValueError):

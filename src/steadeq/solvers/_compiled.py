@@ -1,6 +1,6 @@
 """Compiled code of a map: of single evaluations, and of a few rounds of a solve.
 
-A round is what `_loop` does between two evaluations. Code is made of four rounds at a time and of one, which serve
+A round is what `_solve` does between two evaluations. Code is made of four rounds at a time and of one, which serve
 every budget and tolerance: the host looks in between whether samples are left. It takes any method whose step asks the
 host nothing.
 """
@@ -21,9 +21,9 @@ from torch import Tensor
 from .._internal.autocast import under_autocast
 from .._internal.trees import Layout, leaves, map_tensors
 from ..equilibrium import SolveStats
-from ._loop import Options, solve
 from ._map import RunningMap, evaluate
 from ._progress import Kept, Progress, Rules, Scale, Seen, norms
+from ._solve import Options, solve
 from .base import WINDOW, AbstractSolver, Evaluation, Prefix
 
 _ROUNDS = 4
@@ -52,7 +52,7 @@ class CompiledMap:
     def solve(
         self, z0: Tensor, inputs: tuple[Any, ...], *, solver: AbstractSolver, layout: Layout, options: Options
     ) -> tuple[Tensor, SolveStats] | None:
-        """Solve z = f(z, *inputs) from the (B, D) matrix z0, as `_loop.solve` does; None if no code can be made."""
+        """Solve z = f(z, *inputs) from the (B, D) matrix z0, as `_solve.solve` does; None if no code can be made."""
         is_whole = not (options.keep_rows or options.compact or solver.pass_step or solver.always_syncs)
         if not is_whole or type(solver) in self._failed:
             return None

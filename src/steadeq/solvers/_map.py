@@ -39,7 +39,7 @@ class RunningMap:
     """Evaluates f on the rows that are still running.
 
     Args:
-        f, layout, inputs: See `_loop.solve`; rows leave inputs with those of the state.
+        f, layout, inputs: See `_solve.solve`; rows leave inputs with those of the state.
         compact: Whether f is called on the running rows only. If not, f keeps seeing the whole batch, with finished
             rows held at their last point.
         passes_step: Whether f is told the number of the step, counted from 0, as `step=`.

@@ -186,6 +186,6 @@ class AbstractSolver(AbstractLinearSolver):
     def solve_linear(self, operator: Callable[[Tensor], Tensor], b: Tensor) -> tuple[Tensor, SolveStats]:
         """Solve u = operator(u) + b as a fixed-point problem, from b and at the scale of b."""
         # The loop needs this module.
-        from ._loop import solve_affine
+        from ._solve import solve_affine
 
         return solve_affine(operator, b, solver=self)
