@@ -24,7 +24,7 @@ install: $(VENV)/.installed  ## Make .venv with the pinned dependencies and stea
 demo: $(VENV)/.demo-installed  ## Iterate a block longer than trained, with and without the penalty, and write a report (2 minutes)
 	$(BIN)/steadeq demo $(ARGS)
 
-test: $(VENV)/.installed  ## Run the tests and the doctests, without the slow ones (about 10 minutes on two cores)
+test: $(VENV)/.installed  ## Run the tests and the doctests, without the slow ones (about 6 minutes on two cores)
 	$(PYTEST) $(ARGS)
 
 slow: $(VENV)/.installed  ## Run only the slow tests

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._internal.unsupported import is_exporting
 from .._internal.validation import check_count
 from ._window import History, Slot, combine, finite_rows, first, only, products, solve_any, to_host
 from .base import AbstractSolver, Evaluation
@@ -73,7 +74,12 @@ class Broyden(AbstractSolver):
         before = first(before, min(before.shape[1], slot.size))
         column = first(right, before.shape[1]) - before
         table = slot.write(state.table, only(slot.set(row, corner), valid), only(column, valid))
-        weights = solve_any(_without_zeros(slot.square(table)), right)
+        system = slot.square(table)
+        if not is_exporting():
+            # A row that was cleared, and is all zeros, is then a system whose solution is zero; others do not change.
+            # What is exported finds that solution without this, and ONNX cannot write to a part of a tensor.
+            system.diagonal(dim1=1, dim2=2).add_(torch.finfo(g.dtype).tiny)
+        weights = solve_any(system, right)
         state = History(z, fz, g, s, df, table, right, valid, state.was_plain)
         if not at.may_sync or not to_host(torch.linalg.vector_norm(weights, math.inf)) <= _SUSPICIOUS:
             weights = finite_rows(weights)
@@ -101,16 +107,13 @@ _SUSPICIOUS = 1e3
 """Size of weights from which on a history is looked at."""
 
 
-def _without_zeros(table: Tensor) -> Tensor:
-    """Return systems of which one that was cleared, and is all zeros, has the solution zero; others do not change."""
-    return table + torch.finfo(table.dtype).tiny * torch.eye(table.shape[1], dtype=table.dtype, device=table.device)
-
-
 def apply_transposed(state: History, u: Tensor) -> Tensor:
     """Return -Hᵀ u for a (B, D) matrix, with H the estimate of the inverse of J - I, as SHINE needs it."""
     size = state.right.shape[1]
     if size == 0:
         return u
     right = only(products(state.df[:, :size], u), state.valid)
-    weights = finite_rows(solve_any(_without_zeros(state.table[:, :size, :size]).mT, right))
+    # Of rows that were cleared since, the table is all zeros.
+    tiny = torch.finfo(u.dtype).tiny * torch.eye(size, dtype=u.dtype, device=u.device)
+    weights = finite_rows(solve_any((state.table[:, :size, :size] + tiny).mT, right))
     return combine(u, weights, state.left[:, :size], scale=-1.0)
