@@ -425,7 +425,7 @@ def tables(results: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]
             ]
             for key, pair in paired(results["compiled"])
         ]
-        title = f"A solve as one compiled graph: its time over that of {NUM_EVALS} evaluations of f, not compiled"
+        title = f"A compiled solve: its time over that of {NUM_EVALS} evaluations of f, not compiled"
         found.append((title, ["workload", "method", "steadeq", "target", "seconds to compile", "difference"], rows))
     if "waiting" in results:
         rows = [
