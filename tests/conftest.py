@@ -13,6 +13,11 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_collection_modifyitems(items):
+    # The longest first, so that no process waits for them in the end.
+    items.sort(key=lambda item: "torture" not in item.path.parts)
+
+
 def pytest_collection_finish():
     # Thousands of collected tests make every garbage collection take half a second.
     gc.freeze()
