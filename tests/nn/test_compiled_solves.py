@@ -1,7 +1,5 @@
 """Compiled solves: as the eager ones to rounding, without graph breaks, code of a few steps for every budget."""
 
-import functools
-
 import pytest
 import torch
 from torch import nn
@@ -40,7 +38,13 @@ def compiler(monkeypatch):
     """Compile with everything but the last step, the making of machine code; count the graphs."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=counter))
+    compile_as_usual = torch.compile
+
+    def compile_(f, *, options=None, **kwargs):
+        # Options are those of the compiler that makes machine code.
+        return compile_as_usual(f, backend=counter, **kwargs)
+
+    monkeypatch.setattr(torch, "compile", compile_)
     yield counter
     torch._dynamo.reset()
 

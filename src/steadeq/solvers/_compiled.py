@@ -109,7 +109,11 @@ class CompiledMap:
                 if key not in self._blocks:
                     f = under_autocast(self._f, layout)
                     own = _block(f, layout, fixed, progress.rules, progress.prefix, count)
-                    self._blocks[key] = torch.compile(own, fullgraph=True, mode=self._mode)
+                    # Convolutions in channels-last order, which the compiler likes on CPUs, would have every norm of a
+                    # row read its elements out of order.
+                    is_plain = self._mode is None and layout.device.type == "cpu"
+                    chosen = {"options": {"layout_optimization": False}} if is_plain else {"mode": self._mode}
+                    self._blocks[key] = torch.compile(own, fullgraph=True, **chosen)
                 carried, residuals, seen = self._blocks[key](
                     (z, progress.kept, state, recent, number, num_left), progress.scale, scales, tol, evaluate.inputs
                 )
