@@ -166,16 +166,18 @@ def measures(beyond: Beyond, record: RunRecord) -> dict[str, float | None]:
 
 
 def draw_curves(task: Task, found: Mapping[str, Sequence[Beyond]]) -> Figure | None:
-    """Show accuracy against depth, a row of panels for each network and a column for each size; means over seeds."""
+    """Show accuracy against depth, a row of panels for each network, a column for each small size; means over seeds."""
+    # The heat maps have all sizes; more columns could not be read on a page.
+    sizes = list(task.sizes)[:3]
     networks = [name for name in task.networks if any(_iterates(found.get(row)) for row in _rows_of(task, name))]
     if not networks:
         return None
     with styled():
-        figure = Figure(figsize=(0.75 * WIDTH * len(task.sizes), 0.62 * HEIGHT * len(networks) + 0.6))
-        panels = figure.subplots(len(networks), len(task.sizes), sharex=True, sharey=True, squeeze=False)
+        figure = Figure(figsize=(0.75 * WIDTH * len(sizes), 0.62 * HEIGHT * len(networks) + 0.6))
+        panels = figure.subplots(len(networks), len(sizes), sharex=True, sharey=True, squeeze=False)
         handles = {}
         for line, network in zip(panels, networks, strict=True):
-            for axes, size in zip(line, task.sizes, strict=True):
+            for axes, size in zip(line, sizes, strict=True):
                 for place, stabilizer in enumerate(task.networks[network]):
                     runs = found.get(task.named(network, stabilizer), ())
                     if _iterates(runs):
@@ -184,7 +186,7 @@ def draw_curves(task: Task, found: Mapping[str, Sequence[Beyond]]) -> Figure | N
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(FACTORS[::2], labels=[f"{factor:g}" for factor in FACTORS[::2]])
             line[0].set_ylabel(textwrap.fill(network, 20) + "\nright, %")
-        for axes, size in zip(panels[0], task.sizes, strict=True):
+        for axes, size in zip(panels[0], sizes, strict=True):
             axes.set_title(f"size {size}")
         for axes in panels[-1]:
             axes.set_xlabel("evaluations / training depth")
@@ -212,9 +214,9 @@ def draw_heat_maps(task: Task, network: str, found: Mapping[str, Sequence[Beyond
         for axes in list(panels)[len(shown) :]:
             axes.set_axis_off()
         figure.supxlabel("evaluations / training depth", fontsize=9.5)
-        figure.supylabel(task.size_field.removeprefix("num_"), fontsize=9.5)
+        figure.supylabel(f"{network}\n{task.size_field.removeprefix('num_')}", fontsize=9.5)
         assert image is not None
-        figure.colorbar(image, ax=figure.axes, label=f"right, %: {network}, mean of the seeds")
+        figure.colorbar(image, ax=figure.axes, label="right, %")
     return figure
 
 
@@ -489,6 +491,23 @@ class _Iteration(Comparison):
             both = {stabilizer: models[name].model for stabilizer, name in shown.items()}
             animate(both, x[longest], y[longest], task.depth, folder / "maze.gif")
 
+    def found(self, summary: Summary) -> str | None:
+        task = self.tasks[0]
+        counts = _num_kept_by_radius(task, list(task.networks), summary)
+        two_states = [task.named(rows.TWO_STATES, stabilizer) for stabilizer in (rows.NONE, rows.SPECTRAL)]
+        foretold = [claim.judge(summary) for claim in self.claims if claim.id == f"{task.recipe}-radius-predicts"]
+        if counts is None or not set(two_states) <= summary.keys() or not foretold:
+            return None
+        plain, penalized = (f"{100 * summary[name].mean(_FAR):.0f}%" for name in two_states)
+        holds = "foretells" if foretold[0].outcome == "holds" else "does not foretell"
+        return (
+            f"Of the runs that learned {task.name}, {counts[0]} with a mean spectral radius below 1 keep their "
+            f"accuracy up to {FACTORS[-1]} times the training depth, and {counts[1]} with a larger one. On strings 16 "
+            f"times as long as in training, two states that take turns are right on {plain}, and on {penalized} with a "
+            f"penalty on the radius. The radius at the size of training {holds} who is right there (rank correlation "
+            f"{foretold[0].evidence})."
+        )
+
     def table(self, summary: Summary) -> str:
         tables = [*(_table(task, summary) for task in self.tasks), _table_by_radius(self.tasks, summary)]
         return "\n\n".join(filter(None, tables))
@@ -509,20 +528,26 @@ def _table(task: Task, summary: Summary) -> str:
     return markdown_table([task.name, *iterated], cells)
 
 
+def _num_kept_by_radius(task: Task, networks: Sequence[str], summary: Summary) -> tuple[str, str] | None:
+    """Return how many of the runs that learned keep their accuracy, with a spectral radius below 1 and with others."""
+    known = [summary[row] for name in networks for row in _rows_of(task, name) if row in summary]
+    known = [row for row in known if "inside" in row.spreads]
+    count = {
+        name: round(sum(row.mean(name) * row.num_seeds for row in known))
+        for name in ("inside", "inside_kept", "outside", "outside_kept")
+    }
+    if not count["inside"] + count["outside"]:
+        return None
+    inside, outside = (f"{count[f'{name}_kept']} of {count[name]}" for name in ("inside", "outside"))
+    return inside, outside
+
+
 def _table_by_radius(tasks: Sequence[Task], summary: Summary) -> str:
     """Return a table of how many of the runs that learned keep their accuracy, by the spectral radius."""
-    lines = []
     groups = [(task.name, task, list(task.networks)) for task in tasks]
     groups += [(f"{task.name}: {name}", task, [name]) for task in tasks if task.is_whole for name in task.networks]
-    for title, task, networks in groups:
-        known = [summary[row] for name in networks for row in _rows_of(task, name) if row in summary]
-        known = [row for row in known if "inside" in row.spreads]
-        count = {
-            name: round(sum(row.mean(name) * row.num_seeds for row in known))
-            for name in ("inside", "inside_kept", "outside", "outside_kept")
-        }
-        if count["inside"] + count["outside"]:
-            lines.append([title, *(f"{count[f'{name}_kept']} of {count[name]}" for name in ("inside", "outside"))])
+    counts = ((title, _num_kept_by_radius(task, networks, summary)) for title, task, networks in groups)
+    lines = [[title, *found] for title, found in counts if found is not None]
     titles = ["runs that keep their accuracy", "mean spectral radius below 1", "1 or more"]
     return markdown_table(titles, lines) if lines else ""
 

@@ -87,7 +87,9 @@ class Site:
         made = self.numbers.read(result, scale)
         if made is None:
             return "None of its runs is finished. No claim is tested yet. See below for what is planned."
-        verdicts = made[1]
+        summary, verdicts = made
+        if (found := result.found(summary)) is not None:
+            return found
         sources = {verdict.source for verdict in verdicts}
         chosen = [verdict for verdict in verdicts if verdict.source == ("paper" if "paper" in sources else "own")]
         whose = "the paper's claims" if "paper" in sources else "our claims, as the paper makes none"
@@ -133,7 +135,7 @@ class Site:
         return table, self._claims(result, verdicts, scale)
 
     def _claims(self, result: PaperResult[Any], verdicts: Sequence[Verdict], scale: Scale) -> str:
-        """Return the claims as a list, with what became of them and why."""
+        """Return the claims as a list, with what became of them, the first numbers of each, and why."""
         lines = []
         claims = {claim.text: claim for claim in result.claims}
         # What the page has at the scale of a day is not said again.
@@ -144,7 +146,9 @@ class Site:
             return f"The claims above: {'; '.join(listed)}. [claims.csv](../../results/claims.csv) has the numbers."
         for number, verdict in enumerate(verdicts, start=1):
             own = ", ours" if verdict.source == "own" else ""
-            line = f"{number}. **{verdict.shown}** ({verdict.section}{own}): {verdict.claim}: {verdict.evidence}."
+            line = (
+                f"{number}. **{verdict.shown}** ({verdict.section}{own}): {verdict.claim}: {_short(verdict.evidence)}."
+            )
             if verdict.outcome == "does not hold":
                 why = reason(claims[verdict.claim], scale, self.numbers)
                 line += "" if why == NOT_FOUND else f" Why: {why}."

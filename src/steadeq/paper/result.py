@@ -219,6 +219,10 @@ class PaperResult(ABC, Generic[S]):
     def table(self, summary: S) -> str:
         """Return the most important numbers as a table in Markdown, of at most seven columns."""
 
+    def found(self, summary: S) -> str | None:
+        """Return what was found in three sentences; None where its claims say it."""
+        return None
+
     def judge(self, summary: S) -> list[Verdict]:
         """Judge the claims by the numbers."""
         return [claim.judge(summary) for claim in self.claims if claim.applies(summary)]
