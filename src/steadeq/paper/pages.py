@@ -20,7 +20,7 @@ from .headlines import HEADLINES, of_paper, sum_up
 from .numbers import Numbers
 from .result import Outcome, PaperResult, Verdict, results_folder, tally
 from .tables import Column, markdown_table
-from .variant import Summary
+from .variant import NOT_FINISHED, Summary
 from .vision import MDEQ, MDEQ_JR, SMALL_BUDGET
 
 _HEADLINE = {
@@ -146,9 +146,9 @@ class Site:
             return f"The claims above: {'; '.join(listed)}. [claims.csv](../../results/claims.csv) has the numbers."
         for number, verdict in enumerate(verdicts, start=1):
             own = ", ours" if verdict.source == "own" else ""
-            line = (
-                f"{number}. **{verdict.shown}** ({verdict.section}{own}): {verdict.claim}: {_short(verdict.evidence)}."
-            )
+            line = f"{number}. **{verdict.shown}** ({verdict.section}{own}): {verdict.claim}"
+            # Which runs are missing is said above.
+            line += "." if verdict.evidence.startswith(NOT_FINISHED) else f": {_short(verdict.evidence)}."
             if verdict.outcome == "does not hold":
                 why = reason(claims[verdict.claim], scale, self.numbers)
                 line += "" if why == NOT_FOUND else f" Why: {why}."

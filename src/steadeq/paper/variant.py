@@ -21,6 +21,9 @@ from .result import MissingNumber
 
 SEEDS = (0, 1, 2)
 
+NOT_FINISHED = "not finished yet"
+"""How the reason begins for which a claim is not tested, where runs are missing."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -294,7 +297,7 @@ class Summary(dict[str, VariantSummary]):
     def __missing__(self, name: str) -> VariantSummary:
         if name in self.missing:
             first, *others = self.missing[name]
-            raise MissingNumber(f"not finished yet: {first}" + (f" and {len(others)} more" if others else ""))
+            raise MissingNumber(f"{NOT_FINISHED}: {first}" + (f" and {len(others)} more" if others else ""))
         raise MissingNumber("there is no such run at this scale")
 
     @property
