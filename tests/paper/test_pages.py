@@ -105,9 +105,7 @@ def test_no_two_pages_contradict_each_other(pages):
         outcomes, seeds = [], []
         for result, claim in headline.claims:
             page = pages[ROOT / "docs" / "results" / f"{result.name}.md"]
-            (line,) = (
-                line for line in page.splitlines() if re.match(r"^\d+\. ", line) and f"): {claim.text}: " in line
-            )
+            (line,) = re.findall(rf"^\d+\. .*\): {re.escape(claim.text)}[:.].*$", page, flags=re.MULTILINE)
             shown = line.split("**")[1]
             outcomes.append(shown.removesuffix(", one seed"))
             seeds.append(shown.endswith(", one seed"))
