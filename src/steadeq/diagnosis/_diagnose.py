@@ -26,7 +26,7 @@ from ._iteration import CountedMap, Trajectory, distance, iterate
 from ._questions import causal_leak, look_inside, modules_of, other_samples, rounding_gain, scores_by_bits
 from .result import Diagnosis, depths_of_interest
 from .verdict import NUM_KEPT, Finding, Verdict, judge
-from .words import NEGLIGIBLE
+from .words import NEGLIGIBLE, NO_DERIVATIVE
 
 _EARLY = 8
 """Evaluations after which the block is looked at where no training depth is given."""
@@ -275,10 +275,7 @@ def _radius(
             generator=generator,
         )
     except RuntimeError as error:
-        return (
-            None,
-            f"The spectral radius is unknown, because f could not be differentiated: {str(error).splitlines()[0]}",
-        )
+        return None, f"{NO_DERIVATIVE}: {str(error).splitlines()[0]}"
     except ValueError as error:
         # Rows that see each other have no radius each.
         return None, f"The spectral radius is unknown: {error}"

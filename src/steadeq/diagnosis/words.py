@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from .._internal.independence import COUPLED
 from .verdict import Verdict
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ TELLING = 0.7
 """Area under the curve (AUC) from which on the residual is said to tell right answers from wrong ones."""
 _ENOUGH = 5
 """Number of right and of wrong samples from which on this is said."""
+NO_DERIVATIVE = "The spectral radius is unknown, because f could not be differentiated"
 _PENALTY = 'JacobianRegularizer(weight=0.3, estimator="difference")'
 
 
@@ -248,7 +250,7 @@ def advice(diagnosis: Diagnosis) -> str:
     stop = f", or stop at {depth} evaluations" if depth else ""
     if diagnosis.is_random:
         return "put dropout in eval mode, or pass its mask as an input"
-    if "batch_dims=0" in diagnosis.radius_missing:
+    if COUPLED in diagnosis.radius_missing:
         return "pass batch_dims=0: the rows of the state depend on each other, so that they are no samples of a batch"
     if bool((diagnosis.movement < NEGLIGIBLE).all()) and diagnosis.settles:
         return "leave the loop out, or start elsewhere"
@@ -258,7 +260,7 @@ def advice(diagnosis: Diagnosis) -> str:
         return _advice_where_it_settles(diagnosis)
     if effect in ("keeps", "helps") and not _is_past_its_best(diagnosis):
         return f"watch the {diagnosis.metric_name}, not the residual: answers hold although not all states settle"
-    if diagnosis.radius is None and "differentiated" in diagnosis.radius_missing:
+    if diagnosis.radius_missing.startswith(NO_DERIVATIVE):
         return f"nothing that needs a derivative can be had here{stop}, or damp the step, z + (f(z) - z) / 2"
     if is_adding(diagnosis):
         return f"tune steadeq.nn.Normalized(block) with {_PENALTY}, as the block adds to its state{stop}"
