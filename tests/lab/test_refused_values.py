@@ -31,7 +31,7 @@ from steadeq.lab.optimizers import SGD, Adam
 # The last field is the one that is refused.
 REFUSED = {
     Adam: (
-        {"learning_rate": 0.0},
+        *({"learning_rate": rate} for rate in (0.0, -1.0, math.inf, math.nan)),
         {"weight_decay": -1.0},
         {"max_grad_norm": 0.0},
         {"betas": (0.9, 1.0)},

@@ -4,7 +4,6 @@ import json
 import time
 
 import pytest
-import torch
 from lab.train.runs import Crash, assert_same, final_state, metrics_of, snapshot, tiny_config, train, train_until
 
 from steadeq.lab import runner
@@ -85,13 +84,6 @@ def test_a_run_that_diverged_is_a_result_and_is_not_made_again(tmp_path):
     before = snapshot(tmp_path)
     complete(path, config)
     assert snapshot(tmp_path) == before
-
-
-def test_a_worker_takes_no_more_threads_than_torch_was_allowed(tmp_path):
-    # As on a machine of many cores with OMP_NUM_THREADS=1; more would wait for each other wherever others compute.
-    assert torch.get_num_threads() == 1
-    complete_runs({tmp_path / "run": CONFIG}, num_jobs=1, display=Display())
-    assert [session.threads for session in RunRecord.read(tmp_path / "run").sessions] == [1]
 
 
 @pytest.mark.slow

@@ -9,18 +9,10 @@ from steadeq.lab.train.display import Display
 from steadeq.paper.variant import Summary, VariantSummary
 
 MEASURES = (
-    *(
-        "score",
-        "forward_residual",
-        "seconds_per_sample",
-        "early_residual",
-        "early_evals",
-        "train_residual",
-        "train_evals",
-    ),
-    *("early_backward_residual", "backward_residual", "backward_fluctuation", "backward_evals"),
-    *("early_jacobian_norm", "jacobian_norm", "spectral_radius"),
-    *("spectral_radius_rayleigh", "seconds_per_step", "memory_mb"),
+    *("score", "forward_residual", "seconds_per_sample", "early_residual", "early_evals", "train_residual"),
+    *("train_evals", "early_backward_residual", "backward_residual", "backward_fluctuation", "backward_evals"),
+    *("early_jacobian_norm", "jacobian_norm", "spectral_radius", "spectral_radius_rayleigh", "seconds_per_step"),
+    "memory_mb",
 )
 
 
@@ -28,8 +20,13 @@ def row(name, *, max_evals=12, recipe="", unknown=(), **values):
     """Return the summary of a variant: 1 for all measures, but for those that are given or not known."""
     numbers = {**dict.fromkeys(MEASURES, 1.0), "diverged": 0.0, "time": 1.0, "train_seconds": 1.0}
     numbers = {name: value for name, value in numbers.items() if name not in unknown} | values
-    spreads = {name: Spread(mean=value, std=0.0, count=3) for name, value in numbers.items()}
-    return VariantSummary(variant=name, recipe=recipe, max_evals=max_evals, paper={}, num_seeds=3, spreads=spreads)
+    fields = {"variant": name, "recipe": recipe, "max_evals": max_evals, "paper": {}}
+    return VariantSummary(**fields, num_seeds=3, spreads=spreads(numbers))
+
+
+def spreads(values, count=3):
+    """Return numbers as means over seeds without any deviation."""
+    return {name: Spread(mean=float(value), std=0.0, count=count) for name, value in values.items()}
 
 
 def summary(*rows):

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from paper.made_up import by_columns, complete, outcomes, row, summary
+from paper.made_up import by_columns, outcomes, row, summary
 
 from steadeq import ClosedLoop
 from steadeq.lab.run.record import EvaluationRow
@@ -104,27 +104,3 @@ def test_attention_is_judged_by_the_numbers():
 
     assert outcomes(ATTENTION, found((17, 7, 12, 7), (0.1, 0.1, 0.1, 0.01), (0.8, 0.7, 0.7, 0.65))) == [True] * 3
     assert outcomes(ATTENTION, found((12, 7, 17, 7), (0.1, 0.01, 0.1, 0.1), (0.8, 0.75, 0.7, 0.6))) == [False] * 3
-
-
-@pytest.mark.slow
-def test_it_is_made_of_tiny_runs(tmp_path):
-    def short(config):
-        return replace(
-            config, loop=replace(config.loop, num_steps=2, batch_size=8), log=replace(config.log, spectrum_samples=0)
-        )
-
-    variants = [
-        replace(one, name=DIGITS.named(one.name), seeds=(0,), change=lambda c, one=one: short(one.change(c)))
-        for one in DIGITS.variants
-        if one.name in (study.NONE, study.LOOP, "γ = 2")
-    ]
-    data = replace(DIGITS, variants=[replace(one, name=one.name.partition(": ")[2]) for one in variants])
-    result = replace(ADAPTIVE_GAMMA, variants=lambda scale: variants)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "DATA_SETS", (data,))
-        result.produce(complete(result.runs("cpu"), tmp_path / "runs"), tmp_path / "out", "cpu")
-    found, _ = result.read(tmp_path / "out")
-    plain = found[DIGITS.named(study.NONE)]
-    assert plain.mean("quality") == pytest.approx(100 * plain.mean("score"))
-    assert plain.mean("evals_needed") <= plain.max_evals
-    assert (tmp_path / "out" / "pareto_digits.png").is_file()

@@ -72,6 +72,9 @@ def test_the_plan_is_shown_and_nothing_is_made(tmp_path, capsys):
 def test_commands_train_what_is_wanted(name, scale, tmp_path):
     configs = RESULTS[name].runs(scale)
     for (run, config), words in zip(configs.items(), command.commands(configs, tmp_path), strict=True):
+        if config.loop.seed > 1:
+            # As the one before.
+            continue
         recipe, *options = shlex.split(shlex.join(words))
         args, parsed = parse_with_config(
             Arguments, options, config=recipes.get(recipe).build(), command="train", summary=""

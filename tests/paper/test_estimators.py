@@ -1,5 +1,4 @@
 import math
-import time
 
 import pytest
 import torch
@@ -80,19 +79,6 @@ def test_a_step_leaves_no_gradient_and_backward_steps_are_counted():
     assert eq.stats.num_evals.tolist() == [6] * 8
     assert eq.backward.num_evals.tolist() == [5] * 8
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_work_is_timed_and_waiting_is_not():
-    def work():
-        sum(range(200_000))
-
-    def twice():
-        work()
-        work()
-
-    seconds = study.cpu_seconds({"work": work, "twice": twice, "wait": lambda: time.sleep(0.02)}, num_rounds=5)
-    assert 1.3 < seconds["twice"] / seconds["work"] < 3
-    assert seconds["wait"] < seconds["work"]
 
 
 def made_up(*, probe=-0.5, batch=-0.5, error=0.5, cost=1.0, improved=0.5):

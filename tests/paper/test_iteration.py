@@ -7,19 +7,18 @@ from statistics import mean
 import numpy as np
 import pytest
 import torch
-from paper.made_up import complete
+from paper.made_up import MEASURES, complete, row
 
 from steadeq import Loop, Unrolled
 from steadeq.lab.cli.main import main
 from steadeq.lab.run.archive import archive_run
 from steadeq.lab.run.loading import build_model
-from steadeq.lab.run.record import Spread
 from steadeq.models import AbstractEquilibriumModel
 from steadeq.paper import iteration, iteration_rows
 from steadeq.paper.comparison import summarize
 from steadeq.paper.iteration import ITERATION, rank_correlation
 from steadeq.paper.iteration_rows import FACTORS, PREFIX_SUMS, TASKS
-from steadeq.paper.variant import Summary, VariantSummary
+from steadeq.paper.variant import Summary
 
 ROWS = {variant.name: (task, next(iter(variant.configs().values()))) for task in TASKS for variant in task.variants()}
 
@@ -163,14 +162,7 @@ def made_up(changed):
     summary = Summary()
     for index, variant in enumerate(PREFIX_SUMS.variants()):
         found = {**values, "spectral_radius": 0.5 + 0.001 * index, **changed(variant.name)}
-        summary[variant.name] = VariantSummary(
-            variant=variant.name,
-            recipe=variant.recipe,
-            max_evals=12,
-            paper={},
-            num_seeds=3,
-            spreads={name: Spread(mean=value, std=0.0, count=3) for name, value in found.items()},
-        )
+        summary[variant.name] = row(variant.name, recipe=variant.recipe, unknown=MEASURES, **found)
     return summary
 
 

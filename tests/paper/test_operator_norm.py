@@ -1,9 +1,8 @@
 import pytest
 import torch
-from paper.made_up import outcomes
+from paper.made_up import outcomes, spreads
 
 from steadeq import Equilibrium
-from steadeq.lab.run.record import Spread
 from steadeq.models import ConvDEQ
 from steadeq.paper import operator_norm as study
 from steadeq.paper.variant import SEEDS, Averages
@@ -34,16 +33,9 @@ def test_both_penalties_have_as_many_runs_that_differ_in_nothing_else():
 
 
 def averages(accuracy, evals, *, test_accuracy=0.9, sigma=1.0):
-    values = {
-        "validation_accuracy": accuracy,
-        "validation_evals": evals,
-        "accuracy": test_accuracy,
-        "evals": evals,
-        "spectral_radius": 0.5,
-        "operator_norm": sigma,
-        "frobenius_norm": 5.0,
-    }
-    return Averages(num_seeds=3, spreads={n: Spread(mean=float(v), std=0.0, count=3) for n, v in values.items()})
+    values = {"validation_accuracy": accuracy, "validation_evals": evals, "accuracy": test_accuracy, "evals": evals}
+    values |= {"spectral_radius": 0.5, "operator_norm": sigma, "frobenius_norm": 5.0}
+    return Averages(num_seeds=3, spreads=spreads(values))
 
 
 def test_a_weight_is_chosen_by_evaluations_among_the_accurate_ones():
@@ -103,9 +95,3 @@ def made_up(*, frobenius=0.9, evals=10.0, none_evals=30.0, sigma=0.5, seconds=1.
 )
 def test_claims_are_judged_by_the_numbers(changes, expected):
     assert outcomes(study.OPERATOR_NORM, made_up(**changes)) == expected
-
-
-def test_the_table_has_the_chosen_arms():
-    lines = study.OPERATOR_NORM.table(made_up()).splitlines()
-    assert len(lines) == 2 + len(study.WEIGHTS)
-    assert f"{study.FROBENIUS}, {study.WEIGHTS[study.FROBENIUS][0]:g}" in lines[3]

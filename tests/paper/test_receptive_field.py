@@ -1,14 +1,8 @@
 import pytest
 import torch
-from paper.made_up import outcomes
+from paper.made_up import outcomes, spreads
 
-from steadeq.lab.run.record import Spread
 from steadeq.paper import receptive_field as study
-
-
-def parameters(seed, *, size=8, gamma=study.GAMMA):
-    model = study.train(study.Arm(size=size, gamma=gamma), seed, num_steps=2)
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def test_all_pixels_have_the_label_of_the_first_row():
@@ -48,12 +42,6 @@ def test_a_pixel_beyond_the_receptive_field_cannot_be_told():
     assert is_same == [study.REACH * number < 15 for number in range(9)]
 
 
-def test_training_is_the_same_for_the_same_seed_and_feels_the_penalty():
-    assert torch.equal(parameters(0), parameters(0))
-    assert not torch.equal(parameters(0), parameters(1))
-    assert not torch.equal(parameters(0), parameters(0, gamma=study.LARGE_GAMMA))
-
-
 def test_a_model_is_measured_at_all_budgets():
     arm = study.Arm(size=8)
     found = study.measure(study.train(arm, 0, num_steps=1), arm)
@@ -81,8 +69,7 @@ def made_up(*, evals=8, few=0.5, large_evals=6, large_accuracy=0.5, distances=(0
             **{f"accuracy_{budget}": 1.0 for budget in study.BUDGETS},
             "accuracy_6": few if arm.size == study.SIZES[-1] else 1.0,
         }
-        spreads = {name: Spread(mean=float(value), std=0.0, count=3) for name, value in values.items()}
-        return study.ArmSummary(**vars(arm), num_seeds=3, spreads=spreads)
+        return study.ArmSummary(**vars(arm), num_seeds=3, spreads=spreads(values))
 
     return study.Summary(distances=list(distances), arms=[summarized(arm) for arm in study.ARMS])
 
@@ -100,9 +87,3 @@ def made_up(*, evals=8, few=0.5, large_evals=6, large_accuracy=0.5, distances=(0
 )
 def test_claims_are_judged_by_the_numbers(changes, expected):
     assert outcomes(study.RECEPTIVE_FIELD, made_up(**changes)) == expected
-
-
-def test_one_size_is_trained_with_two_weights():
-    assert [arm.gamma for arm in study.ARMS if arm.size == study.LARGE_AT] == [study.GAMMA, study.LARGE_GAMMA]
-    assert made_up().with_gamma(study.LARGE_GAMMA).gamma == study.LARGE_GAMMA
-    assert [arm.size for arm in made_up().sizes] == list(study.SIZES)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from paper.made_up import outcomes
+from paper.made_up import outcomes, spreads
 
 from steadeq.lab.run.archive import FILES
 from steadeq.lab.run.record import RunRecord, Spread, spread
@@ -101,8 +101,7 @@ def test_claims_of_the_paper_and_our_own_are_counted_apart():
 def test_claims_on_the_synthetic_study_are_judged_by_the_numbers():
     def row(gamma, mse, slope, picard, anderson):
         values = {"mse": mse, "slope": slope, "picard_evals": picard, "anderson_evals": anderson}
-        spreads = {name: Spread(mean=value, std=0.0, count=3) for name, value in values.items()}
-        return GammaSummary(gamma=gamma, num_seeds=3, spreads=spreads)
+        return GammaSummary(gamma=gamma, num_seeds=3, spreads=spreads(values))
 
     good = [row(0, 0.003, 0.8, 20, 6), row(1, 0.004, 0.3, 7, 5)]
     bad = [row(0, 0.003, 0.3, 7, 5), row(1, 0.9, 0.8, 20, 6)]

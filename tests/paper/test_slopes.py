@@ -46,15 +46,6 @@ def test_plain_iteration_converges_at_the_rate_of_the_slope():
     assert study.measure(study.PLAIN, -3.0).rate is None
 
 
-def test_what_is_drawn_are_the_points_of_plain_iteration():
-    slope = -1.5
-    z, f = torch.tensor(study._DRAWN[slope], dtype=torch.float64), study.make_map(slope)
-    for point in study.iterates(slope, study.SOLVERS[study.PLAIN], 5):
-        assert point == pytest.approx(float(z))
-        z = f(z)
-    assert len(study.trace(slope, study.SOLVERS[study.BROYDEN])) < len(study.trace(slope, study.SOLVERS[study.DAMPED]))
-
-
 def made_up(*, wrong=None):
     """Return what theory says of every solver; of one of them the contrary."""
 

@@ -5,13 +5,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-import torch
+from lab.data.published import write_cifar
 from paper.made_up import complete, leave_old_garbage, outcomes, row, summary
 
 from steadeq import OneStep, Picard, Unrolled
 from steadeq.lab import recipes
 from steadeq.lab.report import RunGroup
-from steadeq.lab.report.bars import Bars, bars_figure
 from steadeq.lab.run.archive import archive_run
 from steadeq.lab.run.record import RunRecord
 from steadeq.lab.runner import complete_evaluation
@@ -64,13 +63,6 @@ def test_hard_stopped_rows_are_other_budgets_of_the_same_runs(scale):
 @pytest.mark.parametrize("scale", HARDWARE)
 def test_figure6_needs_no_runs_of_its_own(scale):
     assert FIGURE6.runs(scale).items() <= TABLE2.runs(scale).items()
-
-
-def test_models_of_a_laptop_differ_in_the_model_the_budget_and_what_was_selected():
-    base = recipes.get("cifar10-mdeq-cpu").build()
-    for one in classifiers(RESNET, MONOTONE, MDEQ_JR)("cpu"):
-        config = next(iter(one.configs().values()))
-        assert (config.data, config.loop) == (base.data, base.loop)
 
 
 # Claims
@@ -170,11 +162,7 @@ def cifar(tmp_path_factory):
     """A folder of data with four images in each file."""
     leave_old_garbage()
     data = tmp_path_factory.mktemp("data")
-    folder = data / "cifar-10-batches-bin"
-    folder.mkdir()
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        records = torch.cat([torch.arange(4)[:, None], torch.randint(256, (4, 3072))], dim=1).to(torch.uint8)
-        (folder / f"{name}.bin").write_bytes(bytes(records.flatten().tolist()))
+    write_cifar(data / "cifar-10-batches-bin")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEADEQ_DATA", str(data))
         yield
@@ -257,19 +245,6 @@ def test_memory_grows_with_the_depth_of_what_is_unrolled_and_not_of_what_is_solv
 
 
 # Parts
-
-
-def test_bars_show_every_model_in_every_panel():
-    panels = [
-        Bars(title="error", values=[1.0, 2.0], texts=["1 ± 0", "2 ± 1"], errors=[0.0, 1.0]),
-        Bars(title="memory", values=[30.0, 20.0], texts=["30", "20"]),
-    ]
-    figure = bars_figure(["a", "b"], panels)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["error", "memory"]
-    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["a", "b"]
-    for axes, panel in zip(figure.axes, panels, strict=True):
-        assert [bar.get_width() for bar in axes.patches] == list(panel.values)
-        assert {text.get_text() for text in axes.texts} == set(panel.texts)
 
 
 def test_the_papers_numbers_stand_beside_those_of_cifar_only():

@@ -9,20 +9,11 @@ import zipfile
 from pathlib import Path
 from random import Random
 
+from lab.data.damages import damaged
 from torture.process import call, told
 
 LINKS = (
-    "sym",
-    "hard",
-    "fifo",
-    "device",
-    "absolute",
-    "dots",
-    "new dots",
-    "few dots",
-    "through",
-    "backslash",
-    "null",
+    *("sym", "hard", "fifo", "device", "absolute", "dots", "new dots", "few dots", "through", "backslash", "null"),
     "long",
 )
 MAX_BYTES = 300_000_000
@@ -37,13 +28,7 @@ def attempt(draw: Random, folder: Path) -> None:
     (folder / "precious").write_text("years of work")
     way = draw.choice((*LINKS, "bomb", "damaged", "damaged", "damaged", "duplicate", "lies", "good"))
     content = (_zip if kind == ".zip" else _tar)(draw, way, folder)
-    if way == "damaged":
-        content = bytearray(content)
-        for _ in range(draw.randint(1, 4)):
-            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-        if draw.random() < 0.3:
-            del content[draw.randrange(len(content)) :]
-    archive.write_bytes(content)
+    archive.write_bytes(damaged(content, draw) if way == "damaged" else content)
     outcome = call(_unpack, archive, target, folder=folder, limits={resource.RLIMIT_FSIZE: MAX_BYTES})
     outcome.check(*((0,) if way == "good" else (0, 1, 2)), max_mb=500)
     assert (folder / "precious").read_text() == "years of work"

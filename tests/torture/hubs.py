@@ -1,14 +1,11 @@
 """Hubs that lie: the client of Hugging Face writes to its cache and nowhere else, and says one sentence."""
 
-import http.server
 import sys
 import tempfile
-import threading
-from functools import cache
 from pathlib import Path
 from random import Random
 
-from torture.process import call
+from torture.process import QuietHandler, call, port_of
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OUTSIDE = Path(tempfile.gettempdir()) / "torture-escaped"
@@ -29,7 +26,7 @@ PLACES = (
 )
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     def do_GET(self) -> None:
         draw = Random(self.path.split("/")[2])
         headers = {"ETag": '"a"', "X-Repo-Commit": COMMIT, "Content-Length": draw.choice(("0", "5", "-1", "x"))}
@@ -50,16 +47,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
 
 def attempt(draw: Random, folder: Path) -> None:
     """Load a model from a Hub that says anything."""
     home = folder / "a" / "b" / "home"
     home.mkdir(parents=True)
     environment = {
-        "HF_ENDPOINT": f"http://127.0.0.1:{_port()}",
+        "HF_ENDPOINT": f"http://127.0.0.1:{port_of(_Handler)}",
         "HF_HOME": str(home),
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "no_proxy": "127.0.0.1",
@@ -81,11 +75,3 @@ def _load(name: str) -> int:
         print(f"steadeq: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-@cache
-def _port() -> int:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server.server_port

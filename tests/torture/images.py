@@ -8,6 +8,8 @@ import zlib
 from pathlib import Path
 from random import Random
 
+from lab.data.damages import damaged
+from lab.data.pictures import png_chunk
 from PIL import Image
 from torture.process import call, told
 
@@ -71,22 +73,14 @@ def _bomb(draw: Random) -> bytes:
     if way == 2:
         return b"BM" + struct.pack("<IHHIIiiHHIIiiII", 200, 0, 0, 54, 40, width, height, 1, 24, 0, 0, 1, 1, 0, 0)
 
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
     pixels = zlib.compress(bytes(50_000_000))
-    texts = chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(200_000_000))) if draw.random() < 0.3 else b""
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + texts + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    texts = png_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(200_000_000))) if draw.random() < 0.3 else b""
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + texts + png_chunk(b"IDAT", pixels) + png_chunk(b"IEND", b"")
 
 
 def _damaged(draw: Random) -> bytes:
-    content = bytearray(_other(draw))
-    for _ in range(draw.randint(1, 6)):
-        content[draw.randrange(len(content))] = draw.randrange(256)
-    if draw.random() < 0.3:
-        del content[draw.randrange(len(content)) :]
-    return bytes(content)
+    return damaged(_other(draw), draw)
 
 
 def _nothing(draw: Random) -> bytes:

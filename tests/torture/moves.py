@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from random import Random
 
+from lab.train.runs import snapshot
 from torture import subjects
 from torture.process import PATIENCE
 
@@ -14,7 +15,7 @@ def attempt(draw: Random, folder: Path) -> None:
     kind, path, target = draw.choice(("plain", "images", "accumulating")), folder / "run", folder / "moved"
     way, delay = draw.choice(("move", "move", "replace", "link", "remove", "remake")), draw.uniform(0, 0.4)
     other = subjects.copy_of(subjects.stopped("plain"), folder / "other")
-    before = _content(other)
+    before = snapshot(other)
     has_happened = False
 
     def meddle(pid: int) -> None:
@@ -47,12 +48,8 @@ def attempt(draw: Random, folder: Path) -> None:
         assert not path.exists() or not list(path.iterdir()), "it wrote to what was put in its place"
         return
     outcome.check(0)
-    assert _content(path if way == "replace" else other) == before, "it wrote to what was put in its place"
+    assert snapshot(path if way == "replace" else other) == before, "it wrote to what was put in its place"
     assert way != "move" or not path.exists(), "it made its folder anew"
     subjects.assert_progress(path)
     assert (target / "metrics.jsonl").read_bytes().endswith(b'"finished", "step": 8}\n')
     subjects.assert_ends_like(target, kind, with_metrics=False)
-
-
-def _content(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}

@@ -2,9 +2,9 @@
 
 usage: python -m torture.mutants [MUTANT ...] [--attacks] [--workers N]
 
-Each mutant is a copy of the sources with one change. It weakens a promise of SECURITY.md, or puts a fault back by which
-a clean status stood on a wrong result. The tests that should notice it are run on the copy; with --attacks, the attacks
-of `make torture` that should are made too, which takes much longer.
+Each mutant is a copy of the sources with one change. It weakens a promise of SECURITY.md, puts a fault back by which a
+clean status stood on a wrong result, or spoils what is read, recorded, compared or judged. The tests that should notice
+it are run on the copy; with --attacks, the attacks of `make torture` that should are made too, which takes much longer.
 A mutant that nobody notices is a promise that nobody checks. Who notices which goes to mutants.json and mutants.md;
 with names, only these mutants are judged anew.
 """
@@ -87,485 +87,585 @@ _ROWS = f"{_EDGES}::TestRowsThatSeeEachOther"
 _IDENTITY, _ARCHIVES = "tests/lab/run/test_identity.py", "tests/lab/data/test_archives.py"
 _PRETRAINED, _INTERRUPTION = "tests/models/test_pretrained.py", "tests/lab/train/test_interruption.py"
 
-MUTANTS = (
-    Mutant(
-        name="no lock",
-        file="lab/run/folder.py",
-        old="fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-        new="pass",
-        tests=(f"{_FAULTS}::test_a_folder_in_which_another_process_trains_is_refused",),
-        attacks=("rivals:0", "rivals:1", "rivals:2"),
-    ),
-    Mutant(
-        name="a run that is there is made anew",
-        file="lab/run/folder.py",
-        old="config_to_json(config), is_new=True)",
-        new="config_to_json(config))",
-        tests=(f"{_FAULTS}::test_a_folder_that_another_process_makes_at_the_same_time_is_left_to_it",),
-    ),
-    Mutant(
-        name="a moved run is not followed",
-        file="lab/run/folder.py",
-        old="if not self._is_at(self.path):",
-        new="if False:",
-        tests=(_MOVED,),
-        attacks=("moves:0", "moves:1", "moves:2", "moves:3"),
-    ),
-    Mutant(
-        name="what is in the place of a run is taken for it",
-        file="lab/run/folder.py",
-        old="return os.path.samestat(path.stat(), os.fstat(self._handle))",
-        new="return path.is_dir()",
-        tests=(_MOVED,),
-        attacks=("moves:0", "moves:1", "moves:2", "moves:3"),
-    ),
-    Mutant(
-        name="links in a run are followed",
-        file="lab/files.py",
-        old="if path.is_symlink():",
-        new="if False:",
-        tests=(f"{_FAULTS}::test_a_run_writes_through_no_link",),
-        attacks=("links",),
-    ),
-    Mutant(
-        name="a link in the place of the checkpoints is followed",
-        file="lab/run/checkpoint.py",
-        old="if self.path.is_symlink():",
-        new="if False:",
-        tests=(f"{_MOVED}::test_checkpoints_are_not_written_through_a_link_that_was_put_in_their_place",),
-    ),
-    Mutant(
-        name="old checkpoints are deleted before the new one is there",
-        file="lab/run/checkpoint.py",
-        old="        self.path.mkdir(exist_ok=True)\n",
-        new="        shutil.rmtree(self.path, ignore_errors=True)\n        self.path.mkdir(exist_ok=True)\n",
-        tests=(f"{_CHECKPOINT}::test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else",),
-        attacks=("kills",),
-    ),
-    Mutant(
-        name="only one checkpoint is kept",
-        file="lab/run/checkpoint.py",
-        old="*earlier[: -self.keep])",
-        new="*earlier[:-1])",
-        tests=(f"{_CHECKPOINT}::test_so_many_checkpoints_are_kept",),
-        attacks=("damages",),
-    ),
-    Mutant(
-        name="checksums are ignored",
-        file="lab/run/checkpoint.py",
-        old="if _checksum(folder / name) != checksum:",
-        new="if False:",
-        tests=(f"{_CHECKPOINT}::test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used",),
-        attacks=("damages",),
-    ),
-    Mutant(
-        name="a file without a checksum counts",
-        file="lab/run/checkpoint.py",
-        old="if checksums.keys() != files or",
-        new="if",
-        tests=(f"{_CHECKPOINT}::test_checksums_that_do_not_cover_a_file_do_not_vouch_for_it",),
-    ),
-    Mutant(
-        name="a damaged checkpoint is the end",
-        file="lab/run/checkpoint.py",
-        old='log.warning("%s Trying the one before it.", error)',
-        new="raise",
-        tests=(f"{_CHECKPOINT}::test_a_checkpoint_that_lost_all_its_files_is_named_and_the_one_before_it_is_used",),
-        attacks=("damages",),
-    ),
-    Mutant(
-        name="pickles are not looked at",
-        file="lab/run/checkpoint.py",
-        old="check_saved(folder / _STATE, is_known=_is_known)",
-        new="pass",
-        tests=(f"{_CHECKPOINT}::test_a_state_of_millions_of_instructions_is_refused_before_it_is_followed",),
-        attacks=("checkpoint-pickles",),
-    ),
-    Mutant(
-        name="no fsync of a checkpoint",
-        file="lab/run/checkpoint.py",
-        old="        sync(file)\n",
-        new="",
-        tests=(f"{_RESUME}::test_a_power_cut_costs_only_what_came_after_the_last_checkpoint",),
-        attacks=("power-cuts",),
-    ),
-    Mutant(
-        name="no fsync of small files",
-        file="lab/files.py",
-        old="            os.fsync(file.fileno())\n        apply_umask(Path(temporary))",
-        new="        apply_umask(Path(temporary))",
-        tests=(f"{_RESUME}::test_a_power_cut_costs_only_what_came_after_the_last_checkpoint",),
-        attacks=("power-cuts",),
-    ),
-    Mutant(
-        name="no fsync of metrics",
-        file="lab/train/loop.py",
-        old="self._log.sync()",
-        new="pass",
-        tests=(f"{_RESUME}::test_a_power_cut_costs_only_what_came_after_the_last_checkpoint",),
-        attacks=("power-cuts",),
-    ),
-    Mutant(
-        name="an interrupted run is not saved",
-        file="lab/train/loop.py",
-        old="        except Interrupted:\n            self._save()\n",
-        new="        except Interrupted:\n",
-        tests=(f"{_RESUME}::test_a_request_to_stop_after_any_step_leaves_no_trace",),
-        attacks=("signals",),
-    ),
-    Mutant(
-        name="the optimizer is not restored",
-        file="lab/train/loop.py",
-        old='self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})',
-        new="pass",
-        tests=(f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[plain]",),
-        attacks=("kills",),
-    ),
-    Mutant(
-        name="the regularizer is not restored",
-        file="lab/train/loop.py",
-        old='self.regularizer.load_state_dict(state["regularizer"])',
-        new="pass",
-        tests=(f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[closed-loop]",),
-        attacks=("kills",),
-    ),
-    Mutant(
-        name="the average is not restored",
-        file="lab/train/loop.py",
-        old="load_weights(self.average, checkpoint.average)",
-        new="pass",
-        tests=(f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[average]",),
-        attacks=("kills",),
-    ),
-    Mutant(
-        name="the window is not restored",
-        file="lab/train/loop.py",
-        old='self.window = Window(**state["window"])',
-        new="self.window = Window()",
-        tests=(f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[window]",),
-        attacks=("kills",),
-    ),
-    Mutant(
-        name="the carry is not restored",
-        file="lab/train/loop.py",
-        old='self.carry.load_state_dict(state["carry"])',
-        new="pass",
-        tests=("tests/lab/train/test_language.py::test_a_run_resumes_bit_for_bit_with_its_carry",),
-        attacks=("kills",),
-    ),
-    Mutant(
-        name="metrics are not rewound",
-        file="lab/train/loop.py",
-        old="MetricsLog.rewind(self.folder.metrics_path, step=self.step, evaluated_at=self.evaluated_at)",
-        new="pass",
-        tests=(f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[plain]",),
-        attacks=("kills",),
-    ),
-    Mutant(
-        name="states are not looked at",
-        file="lab/train/loop.py",
-        old='check_optimizer(state["optimizer"], self.optimizer)',
-        new="pass",
-        tests=("tests/lab/train/test_forged_states.py",),
-    ),
-    Mutant(
-        name="an optimizer of other settings goes on",
-        file="lab/train/saved_state.py",
-        old=" or group[name] != own[name]:",
-        new=":",
-        tests=("tests/lab/train/test_forged_states.py",),
-    ),
-    Mutant(
-        name="a state has the settings of an optimizer",
-        file="lab/train/loop.py",
-        old='{**state["optimizer"], "param_groups": groups}',
-        new='state["optimizer"]',
-        tests=("tests/lab/train/test_forged_states.py",),
-    ),
-    Mutant(
-        name="processes need not agree",
-        file="lab/train/loop.py",
-        old="if not process.agrees(",
-        new="if False and not process.agrees(",
-        tests=(f"{_IDENTITY}::test_processes_that_were_given_different_things_do_not_begin",),
-        attacks=("lost-ranks",),
-    ),
-    Mutant(
-        name="the digest of data is ignored",
-        file="lab/run/identity.py",
-        old="if self.data.get(split) != digest:",
-        new="if False:",
-        tests=(f"{_IDENTITY}::test_another_text_of_the_same_words_and_size_is_refused",),
-        attacks=("texts",),
-    ),
-    Mutant(
-        name="the digest of the vocabulary is ignored",
-        file="lab/run/identity.py",
-        old="if self.vocabulary != digest:",
-        new="if False:",
-        tests=(f"{_IDENTITY}::test_another_vocabulary_of_the_same_size_is_refused",),
-        attacks=("texts",),
-    ),
-    Mutant(
-        name="another config goes on",
-        file="lab/run/identity.py",
-        old="if old.get(name) != new.get(name) and not is_younger:",
-        new="if False:",
-        tests=(f"{_IDENTITY}::test_a_trainer_with_another_config_does_not_go_on",),
-        attacks=("config-digits",),
-    ),
-    Mutant(
-        name=".. in archives",
-        file="lab/data/archives.py",
-        old='".." in path.parts or ',
-        new="",
-        tests=(f"{_ARCHIVES}::test_names_that_lead_elsewhere_are_refused",),
-        attacks=("archives",),
-    ),
-    Mutant(
-        name="links in archives",
-        file="lab/data/archives.py",
-        old="if kind not in (0, stat.S_IFREG, stat.S_IFDIR):",
-        new="if False:",
-        tests=(f"{_ARCHIVES}::test_what_is_no_plain_file_is_refused_in_a_zip_archive_too",),
-        attacks=("archives",),
-    ),
-    Mutant(
-        name="checksums of downloads are ignored",
-        file="lab/data/download.py",
-        old="if found != md5:",
-        new="if False:",
-        tests=("tests/lab/data/test_download.py::test_a_wrong_checksum_leaves_nothing_behind",),
-        attacks=("servers",),
-    ),
-    Mutant(
-        name="a second Ctrl-C is ignored",
-        file="lab/signals.py",
-        old="if self.requested and number == signal.SIGINT:",
-        new="if False:",
-        tests=(f"{_INTERRUPTION}::test_a_second_ctrl_c_stops_at_once",),
-    ),
-    Mutant(
-        name="kill is not heard",
-        file="lab/signals.py",
-        old="for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):",
-        new="for number in (signal.SIGINT,):",
-        tests=(f"{_INTERRUPTION}::test_a_signal_is_noted_and_nothing_stops",),
-        attacks=("signals",),
-    ),
-    Mutant(
-        name="each Ctrl-C stops again",
-        file="lab/cli/leaving.py",
-        old="if not self._has_stopped:",
-        new="if True:",
-        tests=("tests/lab/cli/test_signals.py::test_ctrl_c_while_the_interpreter_ends_is_no_traceback",),
-        attacks=("storms",),
-    ),
-    Mutant(
-        name="configs import what they name",
-        file="lab/serialization.py",
-        old="found: Any = sys.modules.get(module_name)",
-        new='found: Any = __import__(module_name, fromlist=["x"])',
-        tests=(
+_FAULTS_BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
+    "lab/run/folder.py": {
+        "no lock": (
+            "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+            "pass",
+            f"{_FAULTS}::test_a_folder_in_which_another_process_trains_is_refused",
+            "rivals:0 rivals:1 rivals:2",
+        ),
+        "a run that is there is made anew": (
+            "config_to_json(config), is_new=True)",
+            "config_to_json(config))",
+            f"{_FAULTS}::test_a_folder_that_another_process_makes_at_the_same_time_is_left_to_it",
+        ),
+        "a moved run is not followed": (
+            "if not self._is_at(self.path):",
+            "if False:",
+            _MOVED,
+            "moves:0 moves:1 moves:2 moves:3",
+        ),
+        "what is in the place of a run is taken for it": (
+            "return os.path.samestat(path.stat(), os.fstat(self._handle))",
+            "return path.is_dir()",
+            _MOVED,
+            "moves:0 moves:1 moves:2 moves:3",
+        ),
+    },
+    "lab/files.py": {
+        "links in a run are followed": (
+            "if path.is_symlink():",
+            "if False:",
+            f"{_FAULTS}::test_a_run_writes_through_no_link",
+            "links",
+        ),
+        "no fsync of small files": (
+            "            os.fsync(file.fileno())\n        apply_umask(Path(temporary))",
+            "        apply_umask(Path(temporary))",
+            f"{_RESUME}::test_a_power_cut_costs_only_what_came_after_the_last_checkpoint",
+            "power-cuts",
+        ),
+    },
+    "lab/run/checkpoint.py": {
+        "a link in the place of the checkpoints is followed": (
+            "if self.path.is_symlink():",
+            "if False:",
+            f"{_MOVED}::test_checkpoints_are_not_written_through_a_link_that_was_put_in_their_place",
+        ),
+        "old checkpoints are deleted before the new one is there": (
+            "        self.path.mkdir(exist_ok=True)\n",
+            "        shutil.rmtree(self.path, ignore_errors=True)\n        self.path.mkdir(exist_ok=True)\n",
+            f"{_CHECKPOINT}::test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else",
+            "kills",
+        ),
+        "only one checkpoint is kept": (
+            "*earlier[: -self.keep])",
+            "*earlier[:-1])",
+            f"{_CHECKPOINT}::test_so_many_checkpoints_are_kept",
+            "damages",
+        ),
+        "checksums are ignored": (
+            "if _checksum(folder / name) != checksum:",
+            "if False:",
+            f"{_CHECKPOINT}::test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used",
+            "damages",
+        ),
+        "a file without a checksum counts": (
+            "if checksums.keys() != files or",
+            "if",
+            f"{_CHECKPOINT}::test_checksums_that_do_not_cover_a_file_do_not_vouch_for_it",
+        ),
+        "a damaged checkpoint is the end": (
+            'log.warning("%s Trying the one before it.", error)',
+            "raise",
+            f"{_CHECKPOINT}::test_a_checkpoint_that_lost_all_its_files_is_named_and_the_one_before_it_is_used",
+            "damages",
+        ),
+        "pickles are not looked at": (
+            "check_saved(folder / _STATE, is_known=_is_known)",
+            "pass",
+            f"{_CHECKPOINT}::test_a_state_of_millions_of_instructions_is_refused_before_it_is_followed",
+            "checkpoint-pickles",
+        ),
+        "no fsync of a checkpoint": (
+            "        sync(file)\n",
+            "",
+            f"{_RESUME}::test_a_power_cut_costs_only_what_came_after_the_last_checkpoint",
+            "power-cuts",
+        ),
+    },
+    "lab/train/loop.py": {
+        "no fsync of metrics": (
+            "self._log.sync()",
+            "pass",
+            f"{_RESUME}::test_a_power_cut_costs_only_what_came_after_the_last_checkpoint",
+            "power-cuts",
+        ),
+        "an interrupted run is not saved": (
+            "        except Interrupted:\n            self._save()\n",
+            "        except Interrupted:\n",
+            f"{_RESUME}::test_a_request_to_stop_after_any_step_leaves_no_trace",
+            "signals",
+        ),
+        "the optimizer is not restored": (
+            'self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})',
+            "pass",
+            f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[plain]",
+            "kills",
+        ),
+        "the regularizer is not restored": (
+            'self.regularizer.load_state_dict(state["regularizer"])',
+            "pass",
+            f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[closed-loop]",
+            "kills",
+        ),
+        "the average is not restored": (
+            "load_weights(self.average, checkpoint.average)",
+            "pass",
+            f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[average]",
+            "kills",
+        ),
+        "the window is not restored": (
+            'self.window = Window(**state["window"])',
+            "self.window = Window()",
+            f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[window]",
+            "kills",
+        ),
+        "the carry is not restored": (
+            'self.carry.load_state_dict(state["carry"])',
+            "pass",
+            "tests/lab/train/test_language.py::test_a_run_resumes_bit_for_bit_with_its_carry",
+            "kills",
+        ),
+        "metrics are not rewound": (
+            "MetricsLog.rewind(self.folder.metrics_path, step=self.step, evaluated_at=self.evaluated_at)",
+            "pass",
+            f"{_RESUME}::test_a_run_that_crashed_many_times_ends_like_one_that_never_did[plain]",
+            "kills",
+        ),
+        "states are not looked at": (
+            'check_optimizer(state["optimizer"], self.optimizer)',
+            "pass",
+            "tests/lab/train/test_forged_states.py",
+        ),
+        "a state has the settings of an optimizer": (
+            '{**state["optimizer"], "param_groups": groups}',
+            'state["optimizer"]',
+            "tests/lab/train/test_forged_states.py",
+        ),
+        "processes need not agree": (
+            "if not process.agrees(",
+            "if False and not process.agrees(",
+            f"{_IDENTITY}::test_processes_that_were_given_different_things_do_not_begin",
+            "lost-ranks",
+        ),
+        "a bad step is made": (
+            "if is_good:\n                self.optimizer.step()",
+            "if True:\n                self.optimizer.step()",
+            "tests/lab/train/test_faults.py::test_a_step_that_is_not_finite_is_skipped_counted_and_recorded",
+        ),
+        "bad steps go on for ever": (
+            "if self.num_bad_in_row >= self.config.loop.max_bad_steps:",
+            "if False:",
+            "tests/lab/train/test_faults.py::test_too_many_bad_steps_in_a_row_end_the_run_with_code_1_and_advice",
+        ),
+    },
+    "lab/train/saved_state.py": {
+        "an optimizer of other settings goes on": (
+            " or group[name] != own[name]:",
+            ":",
+            "tests/lab/train/test_forged_states.py",
+        ),
+    },
+    "lab/run/identity.py": {
+        "the digest of data is ignored": (
+            "if self.data.get(split) != digest:",
+            "if False:",
+            f"{_IDENTITY}::test_another_text_of_the_same_words_and_size_is_refused",
+            "texts",
+        ),
+        "the digest of the vocabulary is ignored": (
+            "if self.vocabulary != digest:",
+            "if False:",
+            f"{_IDENTITY}::test_another_vocabulary_of_the_same_size_is_refused",
+            "texts",
+        ),
+        "another config goes on": (
+            "if old.get(name) != new.get(name) and not is_younger:",
+            "if False:",
+            f"{_IDENTITY}::test_a_trainer_with_another_config_does_not_go_on",
+            "config-digits",
+        ),
+    },
+    "lab/data/archives.py": {
+        ".. in archives": (
+            '".." in path.parts or ',
+            "",
+            f"{_ARCHIVES}::test_names_that_lead_elsewhere_are_refused",
+            "archives",
+        ),
+        "links in archives": (
+            "if kind not in (0, stat.S_IFREG, stat.S_IFDIR):",
+            "if False:",
+            f"{_ARCHIVES}::test_what_is_no_plain_file_is_refused_in_a_zip_archive_too",
+            "archives",
+        ),
+    },
+    "lab/data/download.py": {
+        "checksums of downloads are ignored": (
+            "if found != md5:",
+            "if False:",
+            "tests/lab/data/test_download.py::test_a_wrong_checksum_leaves_nothing_behind",
+            "servers",
+        ),
+    },
+    "lab/signals.py": {
+        "a second Ctrl-C is ignored": (
+            "if self.requested and number == signal.SIGINT:",
+            "if False:",
+            f"{_INTERRUPTION}::test_a_second_ctrl_c_stops_at_once",
+        ),
+        "kill is not heard": (
+            "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):",
+            "for number in (signal.SIGINT,):",
+            f"{_INTERRUPTION}::test_a_signal_is_noted_and_nothing_stops",
+            "signals",
+        ),
+    },
+    "lab/cli/leaving.py": {
+        "each Ctrl-C stops again": (
+            "if not self._has_stopped:",
+            "if True:",
+            "tests/lab/cli/test_signals.py::test_ctrl_c_while_the_interpreter_ends_is_no_traceback",
+            "storms",
+        ),
+    },
+    "lab/serialization.py": {
+        "configs import what they name": (
+            "found: Any = sys.modules.get(module_name)",
+            'found: Any = __import__(module_name, fromlist=["x"])',
             "tests/lab/test_serialization.py::test_a_class_that_does_not_belong_is_refused_and_nothing_is_executed",
         ),
-    ),
-    Mutant(
-        name="weights that are not finite",
-        file="models/pretrained.py",
-        old='            return f"{kind} {name}"\n',
-        new="            return None\n",
-        tests=("tests/lab/run/test_loading.py::test_a_model_whose_weights_are_not_finite_is_refused",),
-        attacks=("folders",),
-    ),
-    Mutant(
-        name="weights of any dtype",
-        file="models/pretrained.py",
-        old="return given == own or (own in _FLOATS and given in _FLOATS)",
-        new="return True",
-        tests=(f"{_PRETRAINED}::test_weights_that_nothing_can_be_computed_with_are_refused_by_name",),
-        attacks=("folders",),
-    ),
-    Mutant(
-        name="a model takes memory before it is looked at",
-        file="models/pretrained.py",
-        old='with torch.device("meta"), _no_more_parameters_than',
-        new="with _no_more_parameters_than",
-        tests=(f"{_PRETRAINED}::test_models_are_looked_at_before_they_take_memory",),
-        attacks=("folders",),
-    ),
-    Mutant(
-        name="layers are counted out in advance",
-        file="models/mdeq/model.py",
-        old="for index in range(max(2, num_downsamplings)):",
-        new="for index in list(range(max(2, num_downsamplings))):",
-        tests=(f"{_PRETRAINED}::test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory",),
-        attacks=("folders:63",),
-    ),
-    Mutant(
-        name="sentences of any length",
-        file="codec.py",
-        old="return text if len(text) <= most else",
-        new="return text if True else",
-        tests=(f"{_PRETRAINED}::test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory",),
-    ),
-    Mutant(
-        name="names that a Hub makes up",
-        file="models/pretrained.py",
-        old="if name is not None and not _HUB_NAME.fullmatch(name):",
-        new="if False:",
-        tests=(f"{_PRETRAINED}::test_a_hostile_hub_is_a_sentence_and_writes_nothing_outside_of_the_cache",),
-        attacks=("hubs",),
-    ),
-    Mutant(
-        name="weights changed before a reversed solve",
-        file="adjoints/reversible.py",
-        old='self.sources.check_versions("its backward pass")',
-        new="pass",
-        tests=(
+    },
+    "models/pretrained.py": {
+        "weights that are not finite": (
+            '            return f"{kind} {name}"\n',
+            "            return None\n",
+            "tests/lab/run/test_loading.py::test_a_model_whose_weights_are_not_finite_is_refused",
+            "folders",
+        ),
+        "weights of any dtype": (
+            "return given == own or (own in _FLOATS and given in _FLOATS)",
+            "return True",
+            f"{_PRETRAINED}::test_weights_that_nothing_can_be_computed_with_are_refused_by_name",
+            "folders",
+        ),
+        "a model takes memory before it is looked at": (
+            'with torch.device("meta"), _no_more_parameters_than',
+            "with _no_more_parameters_than",
+            f"{_PRETRAINED}::test_models_are_looked_at_before_they_take_memory",
+            "folders",
+        ),
+        "names that a Hub makes up": (
+            "if name is not None and not _HUB_NAME.fullmatch(name):",
+            "if False:",
+            f"{_PRETRAINED}::test_a_hostile_hub_is_a_sentence_and_writes_nothing_outside_of_the_cache",
+            "hubs",
+        ),
+    },
+    "models/mdeq/model.py": {
+        "layers are counted out in advance": (
+            "for index in range(max(2, num_downsamplings)):",
+            "for index in list(range(max(2, num_downsamplings))):",
+            f"{_PRETRAINED}::test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory",
+            "folders:63",
+        ),
+    },
+    "codec.py": {
+        "sentences of any length": (
+            "return text if len(text) <= most else",
+            "return text if True else",
+            f"{_PRETRAINED}::test_a_config_of_any_size_is_a_sentence_in_bounded_time_and_memory",
+        ),
+    },
+    "adjoints/reversible.py": {
+        "weights changed before a reversed solve": (
+            'self.sources.check_versions("its backward pass")',
+            "pass",
             "tests/adjoints/test_reversible.py::test_gradients_of_numbers_that_were_changed_since_the_solve_are_refused",
         ),
-    ),
-    Mutant(
-        name="samples are not probed",
-        file="adjoints/base.py",
-        old="check_products(problem.cell, vjp, g)",
-        new="pass",
-        tests=(f"{_ROWS}::test_a_tie_that_is_weak_beside_rounding_is_noticed",),
-    ),
-    Mutant(
-        name="samples that leave are not missed",
-        file="adjoints/base.py",
-        old="return check_residuals(self.cell, evaluate, z, self.z0, stats, layout.eps)",
-        new="return stats",
-        tests=(f"{_ROWS}::test_leaving_the_batch_is_noticed",),
-    ),
-    Mutant(
-        name="the first solution is not compared with the whole map",
-        file="adjoints/base.py",
-        old="check_solution(problem.cell, vjp(u), u, g, backward.residual, problem.layout.eps)",
-        new="pass",
-        tests=(f"{_ROWS}::test_one_element_that_sees_one_other_is_found_by_the_residual_of_the_backward_solve",),
-    ),
-    Mutant(
-        name="later solutions are not compared with the whole map",
-        file="adjoints/_attachment.py",
-        old="if expected is not None:",
-        new="if False:",
-        tests=(f"{_ROWS}::test_rows_that_begin_to_see_each_other_are_noticed_at_no_cost",),
-    ),
-    Mutant(
-        name="cells are known by their code alone",
-        file="_internal/independence.py",
-        old="if callable(value) and not isinstance(value, type)]",
-        new="if False]",
-        tests=(f"{_ROWS}::test_a_helper_that_solves_many_cells_has_each_of_them_looked_at",),
-    ),
-    Mutant(
-        name="states are not compared with the whole map",
-        file="_internal/randomness.py",
-        old="elif norms or not bool(is_off.any()):",
-        new="elif True:",
-        tests=(f"{_ROWS}::test_rows_that_see_each_other_only_far_from_the_first_states_are_noticed",),
-    ),
-    Mutant(
-        name="drifts converge",
-        file="solvers/_progress.py",
-        old="is_met & is_finite & ~seen.have_run_away()",
-        new="is_met & is_finite",
-        tests=(f"{_EDGES}::TestConvergedAtInfinity",),
-    ),
-    Mutant(
-        name="columns of rounding count",
-        file="solvers/anderson.py",
-        old="slot.index, at.norm, may_sync",
-        new="slot.index, 0 * at.norm, may_sync",
-        tests=("tests/solvers/test_faults.py::TestDegenerateHistories",),
-    ),
-    Mutant(
-        name="squares of small states vanish",
-        file="solvers/_map.py",
-        old="limit = torch.finfo(z.dtype).max ** 0.25",
-        new="limit = torch.finfo(z.dtype).max",
-        tests=(f"{_EDGES}::TestSizes",),
-    ),
-    Mutant(
-        name="squares of small gradients vanish",
-        file="solvers/gmres.py",
-        old="scale = row_norm(b)",
-        new="scale = torch.linalg.vector_norm(b, dim=1)",
-        tests=(f"{_EDGES}::TestSizes::test_so_are_gradients",),
-    ),
-    Mutant(
-        name="only the first evaluation is watched",
-        file="solvers/_map.py",
-        old="if _version(given) != version or (copy",
-        new="if (is_first and _version(given) != version) or (copy",
-        tests=(f"{_EDGES}::TestStateWrittenOver",),
-    ),
-    Mutant(
-        name="nothing is watched in inference mode",
-        file="solvers/_solve.py",
-        old="if not is_traced and torch.is_inference_mode_enabled():",
-        new="if False:",
-        tests=(f"{_EDGES}::TestStateWrittenOver",),
-    ),
-    Mutant(
-        name="a NaN spoils gradients",
-        file="adjoints/base.py",
-        old="return is_lost.unsqueeze(1) if is_lost.any() and not is_lost.all() else None",
-        new="return None",
-        tests=(f"{_EDGES}::TestOneBadSample",),
-    ),
-    Mutant(
-        name="a NaN spoils penalties",
-        file="jacobian/_products.py",
-        old="if num_good in (0, len(is_good)):",
-        new="if True:",
-        tests=(f"{_EDGES}::TestOneBadSample",),
-    ),
-    Mutant(
-        name="weights come from later tokens",
-        file="solvers/_window.py",
-        old="found = products(self.filled(window), vector)\n        return found if self._prefix is None else",
-        new="found = products(self.filled(window), vector)\n        return found if True else",
-        tests=(f"{_DRIVERS}::test_a_causal_solve_is_causal_bit_for_bit", _LANGUAGE),
-    ),
-    Mutant(
-        name="stops come from later tokens",
-        file="solvers/base.py",
-        old="return values.unflatten(0, (-1, self.length)).cummax(dim=1).values.flatten(0, 1)",
-        new="return values.unflatten(0, (-1, self.length)).amax(1, True).expand(-1, self.length).flatten(0, 1)",
-        tests=(f"{_DRIVERS}::test_a_causal_solve_is_causal_bit_for_bit", _LANGUAGE),
-    ),
-    Mutant(
-        name="a loop returns its last point",
-        file="solvers/loop.py",
-        old="returns_image = True",
-        new="returns_image = False",
-        tests=(f"{_DRIVERS}::TestLoop",),
-    ),
-    Mutant(
-        name="functions are not compiled whole",
-        file="_fixed_point.py",
-        old="code=None if isinstance(held, MaskedMap) else code,",
-        new="code=None,",
-        tests=("tests/nn/test_compiled_solves.py::test_a_plain_function_is_compiled_whole",),
-    ),
-    Mutant(
-        name="errors without rounding",
-        file="jacobian/_products.py",
-        old="_ROUNDING = 10",
-        new="_ROUNDING = 0",
-        tests=("tests/jacobian/test_spectrum.py::test_in_single_precision_errors_cover_rounding",),
-    ),
-    Mutant(
-        name="tensors on the default device",
-        file="solvers/broyden.py",
-        old="torch.eye(size, dtype=u.dtype, device=u.device)",
-        new="torch.eye(size, dtype=u.dtype)",
-        tests=("tests/test_devices.py",),
-    ),
+    },
+    "adjoints/base.py": {
+        "samples are not probed": (
+            "check_products(problem.cell, vjp, g)",
+            "pass",
+            f"{_ROWS}::test_a_tie_that_is_weak_beside_rounding_is_noticed",
+        ),
+        "samples that leave are not missed": (
+            "return check_residuals(self.cell, evaluate, z, self.z0, stats, layout.eps)",
+            "return stats",
+            f"{_ROWS}::test_leaving_the_batch_is_noticed",
+        ),
+        "the first solution is not compared with the whole map": (
+            "check_solution(problem.cell, vjp(u), u, g, backward.residual, problem.layout.eps)",
+            "pass",
+            f"{_ROWS}::test_one_element_that_sees_one_other_is_found_by_the_residual_of_the_backward_solve",
+        ),
+        "a NaN spoils gradients": (
+            "return is_lost.unsqueeze(1) if is_lost.any() and not is_lost.all() else None",
+            "return None",
+            f"{_EDGES}::TestOneBadSample",
+        ),
+    },
+    "adjoints/_attachment.py": {
+        "later solutions are not compared with the whole map": (
+            "if expected is not None:",
+            "if False:",
+            f"{_ROWS}::test_rows_that_begin_to_see_each_other_are_noticed_at_no_cost",
+        ),
+    },
+    "_internal/independence.py": {
+        "cells are known by their code alone": (
+            "if callable(value) and not isinstance(value, type)]",
+            "if False]",
+            f"{_ROWS}::test_a_helper_that_solves_many_cells_has_each_of_them_looked_at",
+        ),
+    },
+    "_internal/randomness.py": {
+        "states are not compared with the whole map": (
+            "elif norms or not bool(is_off.any()):",
+            "elif True:",
+            f"{_ROWS}::test_rows_that_see_each_other_only_far_from_the_first_states_are_noticed",
+        ),
+    },
+    "solvers/_progress.py": {
+        "drifts converge": (
+            "is_met & is_finite & ~seen.have_run_away()",
+            "is_met & is_finite",
+            f"{_EDGES}::TestConvergedAtInfinity",
+        ),
+    },
+    "solvers/anderson.py": {
+        "columns of rounding count": (
+            "slot.index, at.norm, may_sync",
+            "slot.index, 0 * at.norm, may_sync",
+            "tests/solvers/test_faults.py::TestDegenerateHistories",
+        ),
+    },
+    "solvers/_map.py": {
+        "squares of small states vanish": (
+            "limit = torch.finfo(z.dtype).max ** 0.25",
+            "limit = torch.finfo(z.dtype).max",
+            f"{_EDGES}::TestSizes",
+        ),
+        "only the first evaluation is watched": (
+            "if _version(given) != version or (copy",
+            "if (is_first and _version(given) != version) or (copy",
+            f"{_EDGES}::TestStateWrittenOver",
+        ),
+    },
+    "solvers/gmres.py": {
+        "squares of small gradients vanish": (
+            "scale = row_norm(b)",
+            "scale = torch.linalg.vector_norm(b, dim=1)",
+            f"{_EDGES}::TestSizes::test_so_are_gradients",
+        ),
+    },
+    "solvers/_solve.py": {
+        "nothing is watched in inference mode": (
+            "if not is_traced and torch.is_inference_mode_enabled():",
+            "if False:",
+            f"{_EDGES}::TestStateWrittenOver",
+        ),
+    },
+    "jacobian/_products.py": {
+        "a NaN spoils penalties": ("if num_good in (0, len(is_good)):", "if True:", f"{_EDGES}::TestOneBadSample"),
+        "errors without rounding": (
+            "_ROUNDING = 10",
+            "_ROUNDING = 0",
+            "tests/jacobian/test_spectrum.py::test_in_single_precision_errors_cover_rounding",
+        ),
+    },
+    "solvers/_window.py": {
+        "weights come from later tokens": (
+            "found = products(self.filled(window), vector)\n        return found if self._prefix is None else",
+            "found = products(self.filled(window), vector)\n        return found if True else",
+            f"{_DRIVERS}::test_a_causal_solve_is_causal_bit_for_bit {_LANGUAGE}",
+        ),
+    },
+    "solvers/base.py": {
+        "stops come from later tokens": (
+            "return values.unflatten(0, (-1, self.length)).cummax(dim=1).values.flatten(0, 1)",
+            "return values.unflatten(0, (-1, self.length)).amax(1, True).expand(-1, self.length).flatten(0, 1)",
+            f"{_DRIVERS}::test_a_causal_solve_is_causal_bit_for_bit {_LANGUAGE}",
+        ),
+    },
+    "solvers/loop.py": {
+        "a loop returns its last point": ("returns_image = True", "returns_image = False", f"{_DRIVERS}::TestLoop"),
+    },
+    "_fixed_point.py": {
+        "functions are not compiled whole": (
+            "code=None if isinstance(held, MaskedMap) else code,",
+            "code=None,",
+            "tests/nn/test_compiled_solves.py::test_a_plain_function_is_compiled_whole",
+        ),
+    },
+    "solvers/broyden.py": {
+        "tensors on the default device": (
+            "torch.eye(size, dtype=u.dtype, device=u.device)",
+            "torch.eye(size, dtype=u.dtype)",
+            "tests/test_devices.py",
+        ),
+    },
+    "lab/data/readers.py": {
+        "a batch with an empty part is read": (
+            "num_full + (rest >= num_parts)",
+            "num_full + (rest > 0)",
+            "tests/lab/data/test_readers.py::test_the_last_batch_is_left_out_if_a_part_would_be_empty",
+        ),
+        "whatever was read ahead is taken": (
+            "if self._ahead is not None and self._ahead[0] == (step, part):",
+            "if self._ahead is not None:",
+            "tests/lab/data/test_readers.py::test_what_is_on_disk_is_read_ahead_and_the_same",
+        ),
+        "all steps augment alike": (
+            'derive_seed(self._seed, "augmentation", step, part)',
+            'derive_seed(self._seed, "augmentation", 0, part)',
+            "tests/lab/data/test_readers.py::test_the_order_and_the_augmentation_are_functions_of_seed_step_and_part",
+        ),
+    },
+    "lab/data/token_cache.py": {
+        "a text in the cache is not compared with its source": (
+            'return tokens if header == {**source, "tokens": digest.hexdigest()} else None',
+            "return tokens",
+            "tests/lab/data/test_corpus.py::test_whatever_the_damage_the_cache_is_right_or_made_anew",
+        ),
+    },
+    "lab/data/images.py": {
+        "images of formats that start programs": (
+            "Image.open(file, formats=FORMATS)",
+            "Image.open(file)",
+            "tests/lab/data/test_image_folder.py::test_no_program_is_started_to_decode_an_image",
+        ),
+        "images of any size": (
+            "if image.width * image.height > MAX_PIXELS:",
+            "if False:",
+            "tests/lab/data/test_image_folder.py::test_images_that_are_far_too_large_are_refused_before_they_are_decoded",
+        ),
+    },
+    "lab/optimizers.py": {
+        "a warm-up begins without a rate": (
+            "self.learning_rate * (step + 1) / self.warmup_steps",
+            "self.learning_rate * step / self.warmup_steps",
+            "tests/lab/train/test_loop.py::test_learning_rates_follow_the_closed_form",
+        ),
+    },
+    "lab/train/step.py": {
+        "bad samples stay in running means": (
+            "buffer.copy_(before)",
+            "pass",
+            "tests/lab/train/test_faults.py::test_a_bad_sample_does_not_cost_the_others_their_gradients",
+        ),
+    },
+    "lab/train/evaluation.py": {
+        "evaluations of a text forget what was before": (
+            "carry = answer.carry if keeps_carry else None",
+            "carry = None",
+            "tests/lab/train/test_language.py::test_perplexity_is_that_of_all_tokens_with_the_last_short_segment",
+        ),
+    },
+    "lab/run/record.py": {
+        "a line of metrics counts once": (
+            "np.diff(steps, prepend=0)[known]",
+            "np.ones_like(steps)[known]",
+            "tests/lab/run/test_record.py::test_a_line_counts_as_many_steps_as_it_covers",
+        ),
+        "a run that went on has diverged": (
+            'has_diverged=events[-1:] == ["diverged"]',
+            'has_diverged="diverged" in events',
+            "tests/lab/run/test_record.py::test_a_diverged_run_says_so",
+        ),
+    },
+    "lab/run/archive.py": {
+        "unfinished runs are archived": (
+            "if not (record.is_finished or record.has_diverged):",
+            "if False:",
+            "tests/lab/run/test_archive.py::test_a_run_that_is_not_finished_is_refused",
+        ),
+        "paths on a machine are archived": (
+            "if _PLACE.match(found))",
+            "if False)",
+            "tests/lab/run/test_archive.py::test_a_run_that_names_a_place_on_the_machine_is_refused",
+        ),
+        "arguments are archived": (
+            "replace(session, arguments=())",
+            "session",
+            "tests/lab/run/test_archive.py::test_nothing_of_the_command_line_is_archived",
+        ),
+    },
+    "lab/runner.py": {
+        "an evaluation of an earlier step is used again": (
+            'known.split != "test" or known.step != (steps[-1] if steps else record.step)',
+            'known.split != "test"',
+            "tests/lab/test_runner.py::test_an_evaluation_is_made_once_and_again_where_it_does_not_fit",
+        ),
+    },
+    "lab/report/groups.py": {
+        "scores beyond the budget are compared": (
+            "if row.max_evals <= budget]",
+            "if True]",
+            "tests/lab/report/test_groups.py::test_test_scores_are_those_at_the_evaluation_budget",
+        ),
+    },
+    "lab/report/headline.py": {
+        "what is larger is called better": (
+            '"better" if is_larger == task.higher_is_better else',
+            '"better" if is_larger else',
+            "tests/lab/report/test_headline.py",
+        ),
+    },
+    "lab/report/html.py": {
+        "reports are not escaped": (
+            "autoescape=True",
+            "autoescape=False",
+            "tests/lab/report/test_html.py::test_whatever_the_names_of_runs_are_the_page_is_one",
+        ),
+    },
+    "lab/report/panels.py": {
+        "control characters are drawn": (
+            'text.set_text("\\n".join(map(printable, text.get_text().split("\\n"))))',
+            "pass",
+            "tests/lab/report/test_html.py::test_whatever_the_names_of_runs_are_the_page_is_one",
+        ),
+    },
+    "lab/cli/arguments.py": {
+        "classes are chosen in any order": (
+            'key=lambda pair: pair[0].count(".")',
+            'key=lambda pair: -pair[0].count(".")',
+            "tests/lab/cli/test_arguments.py",
+        ),
+    },
+    "lab/cli/evaluate.py": {
+        "texts of other vocabularies are evaluated": (
+            "if num_tokens != size:",
+            "if False:",
+            "tests/lab/cli/test_convert.py::test_data_that_does_not_fit_is_refused_in_a_sentence",
+        ),
+    },
+    "lab/cli/repair.py": {
+        "a repair may cost its score": (
+            "return sign * float(new) >= least and sign",
+            "return sign",
+            "tests/lab/cli/test_repair.py",
+        ),
+    },
+    "paper/judging.py": {
+        "the spread over seeds decides nothing": (
+            "for sign in (-1, 1) if found.std else ():",
+            "for sign in ():",
+            "tests/paper/test_judging.py::test_a_difference_within_the_spread_over_seeds_decides_nothing",
+        ),
+        "models that diverged are compared with": (
+            "    if lost:",
+            "    if False:",
+            "tests/paper/test_judging.py::test_nothing_is_compared_with_a_model_that_diverged",
+        ),
+    },
+    "paper/planned.py": {
+        "archived runs take the place of those with weights": (
+            "run if known.is_archived else known",
+            "known",
+            "tests/paper/test_partial.py::test_a_run_that_one_result_needs_with_its_weights_is_no_archived_one",
+        ),
+    },
+}
+"""By file and name: what is there, what takes its place, who should notice it, and which attacks should."""
+
+MUTANTS = tuple(
+    Mutant(name=name, file=file, old=old, new=new, tests=tuple(tests.split()), attacks=tuple(" ".join(attacks).split()))
+    for file, faults in _FAULTS_BY_FILE.items()
+    for name, (old, new, tests, *attacks) in faults.items()
 )
 
 

@@ -16,11 +16,7 @@ LOOKING = {
 }
 OTHERS = ("data", "recipes", "convert", "reproduce", "trian", "--version", "--help")
 ENDLESS = {
-    "--loop.num-steps",
-    "--loop.num-epochs",
-    "--solver.max-evals",
-    "--adjoint.solver.max-evals",
-    "--warmup.depth",
+    *("--loop.num-steps", "--loop.num-epochs", "--solver.max-evals", "--adjoint.solver.max-evals", "--warmup.depth"),
 }
 """Options of which a large value is a legitimate wish."""
 

@@ -19,19 +19,9 @@ MAX_MB, MAX_SECONDS = 500, 10
 CANARY = "canary"
 EVIL = (
     *(("os", "system"), ("posix", "system"), ("builtins", "eval"), ("builtins", "exec"), ("subprocess", "check_call")),
-    *(
-        ("builtins", "getattr"),
-        ("builtins", "__import__"),
-        ("pathlib", "Path.touch"),
-        ("torch", "load"),
-        ("numpy", "load"),
-    ),
-    *(
-        ("importlib", "import_module"),
-        ("torch.hub", "load"),
-        ("steadeq.lab.recipes", "load_recipe"),
-        ("runpy", "run_path"),
-    ),
+    *(("builtins", "getattr"), ("builtins", "__import__"), ("pathlib", "Path.touch"), ("torch", "load")),
+    *(("numpy", "load"), ("importlib", "import_module"), ("torch.hub", "load"), ("runpy", "run_path")),
+    ("steadeq.lab.recipes", "load_recipe"),
 )
 
 

@@ -4,6 +4,7 @@ A try that hangs, crashes the interpreter or takes all memory harms nobody but i
 """
 
 import contextlib
+import http.server
 import json
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,22 @@ def interpreter(
             process.wait()
         texts = [(file.seek(0), file.read().decode(errors="replace"))[1] for file in (output, errors)]
     return Outcome(code=code, output=texts[0], errors=texts[1])
+
+
+class QuietHandler(http.server.BaseHTTPRequestHandler):
+    """Answers without a word about it."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@cache
+def port_of(handler: type[QuietHandler]) -> int:
+    """Return the port of a server that answers like this for as long as this process lives."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_port
 
 
 def heed_signals() -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from random import Random
 
+from lab.train.runs import latest
 from torture import subjects
 from torture.process import PATIENCE, command, interpreter
 
@@ -73,11 +74,7 @@ def _lost(draw: Random, folder: Path) -> None:
     arguments = (*LAUNCHER, "-m", "steadeq", "train", *subjects.KINDS["plain"], "--out", "run", *steps)
     outcome = interpreter(*arguments, folder=folder, environment=subjects.environment(folder), meanwhile=lose)
     assert outcome.code not in (None, 0), f"exit code {outcome.code}: {outcome.tail}"
-    from steadeq.lab.run.folder import RunFolder
-
-    checkpoint = RunFolder(path).checkpoints().load_latest()
-    assert checkpoint is not None
-    assert checkpoint.step >= count // 2 - 1
+    assert latest(path).step >= count // 2 - 1
 
 
 def _different(draw: Random, folder: Path) -> None:

@@ -1,13 +1,10 @@
 """Servers that lie: what is fetched is what was asked for, or nothing, and a terminal is told no secrets."""
 
 import hashlib
-import http.server
-import threading
-from functools import cache
 from pathlib import Path
 from random import Random
 
-from torture.process import call, told
+from torture.process import QuietHandler, call, port_of, told
 
 CONTENT = bytes(range(256)) * 400
 PRECIOUS = b"years of work"
@@ -21,30 +18,17 @@ HEADERS = (
     ),
 )
 LINES = (
-    b"HTTP/1.1 200 OK",
-    b"HTTP/1.1 206 Partial",
-    b"HTTP/1.1 416 No",
-    b"HTTP/1.1 302 Found",
-    b"HTTP/1.1 308 Moved",
-    b"HTTP/1.1 500 \x1b[2J\x1b]0;gone\x07<b>\xff",
-    b"HTTP/1.1 404 \x9b31m",
-    b"HTTP/1.1 999 Odd",
-    b"HTTP/1.1 100 Continue",
-    b"HTTP/9.9 200 OK",
-    b"HTTP/1.1 two OK",
-    b"SSH-2.0-OpenSSH",
-    b"",
+    *(b"HTTP/1.1 200 OK", b"HTTP/1.1 206 Partial", b"HTTP/1.1 416 No", b"HTTP/1.1 302 Found", b"HTTP/1.1 308 Moved"),
+    *(b"HTTP/1.1 500 \x1b[2J\x1b]0;gone\x07<b>\xff", b"HTTP/1.1 404 \x9b31m", b"HTTP/1.1 999 Odd"),
+    *(b"HTTP/1.1 100 Continue", b"HTTP/9.9 200 OK", b"HTTP/1.1 two OK", b"SSH-2.0-OpenSSH", b""),
 )
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     def do_GET(self) -> None:
         answer, body = _answer(Random(self.path.rpartition("/")[2]))
         self.wfile.write(answer + body)
         self.close_connection = True
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 def attempt(draw: Random, folder: Path) -> None:
@@ -59,7 +43,7 @@ def attempt(draw: Random, folder: Path) -> None:
     elif way != "nothing":
         part.write_bytes(CONTENT[:1000] if way == "part" else b"x" * 1000)
     environment = {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
-    url = f"http://127.0.0.1:{_port()}/{seed}"
+    url = f"http://127.0.0.1:{port_of(_Handler)}/{seed}"
     outcome = call(_fetch, url, target, folder=folder, environment=environment)
     outcome.check(0, 1, 2, max_seconds=40)
     assert (folder / "precious").read_bytes() == PRECIOUS, "it wrote through a link"
@@ -81,11 +65,3 @@ def _answer(draw: Random) -> tuple[bytes, bytes]:
         lines.append(f"{name}: {value}".encode())
     body = draw.choice((*[CONTENT] * 5, CONTENT[:500], b"", b"5\r\nabcde\r\nzz\r\n", draw.randbytes(5000)))
     return b"\r\n".join(lines) + draw.choice((b"\r\n\r\n", b"\r\n\r\n", b"\n\n", b"")), body
-
-
-@cache
-def _port() -> int:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server.server_port

@@ -1,7 +1,6 @@
 """Runs to attack: tiny ones of all kinds, made once and copied for each try."""
 
 import atexit
-import random
 import shutil
 import tempfile
 import threading
@@ -9,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lab.data.published import write_words
 from lab.train.runs import assert_same, final_state
 from torture.process import Outcome, command
 
@@ -19,19 +19,9 @@ _SMALL = (
     *("--log.eval-every", "4", "--log.checkpoint-every", str(INTERVAL), "--log.spectrum-samples", "0"),
 )
 _TEXT = (
-    *(
-        "--model.vocab-size",
-        "15",
-        "--model.cutoffs",
-        "5",
-        "--model.features",
-        "8",
-        "--model.num-heads",
-        "2",
-        "--model.hidden-features",
-        "12",
-    ),
-    *("--model.memory-length", "6", "--data.length", "5", "--warmup.num-steps", "2", "--solver.max-evals", "4"),
+    *("--model.vocab-size", "15", "--model.cutoffs", "5", "--model.features", "8", "--model.num-heads", "2"),
+    *("--model.hidden-features", "12", "--model.memory-length", "6", "--data.length", "5"),
+    *("--warmup.num-steps", "2", "--solver.max-evals", "4"),
 )
 KINDS = {
     "plain": ("synthetic-jr", *_SMALL),
@@ -129,11 +119,8 @@ def data() -> Path:
 
 @cache
 def _written_data() -> Path:
-    folder, draw = _workshop() / "data", random.Random(0)
-    (folder / "wikitext-2").mkdir(parents=True)
-    for split, length in (("train", 150), ("valid", 60), ("test", 40)):
-        words = [f"w{number}" for number in (*range(13), *(draw.randrange(13) for _ in range(length)))]
-        (folder / "wikitext-2" / f"wiki.{split}.tokens").write_text(" ".join(words) + "\n")
+    folder = _workshop() / "data"
+    write_words(folder / "wikitext-2")
     return folder
 
 

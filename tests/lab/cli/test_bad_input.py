@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-import torch
 from lab.cli.commands import refuse, succeed
+from lab.data.published import write_cifar
 from lab.train.runs import tiny_config
 
 from steadeq.lab.run.folder import RunFolder
@@ -19,37 +19,20 @@ REFUSED = [
     ("train sythetic", ["Did you mean 'synthetic'"]),
     ("train xyzzy", ["`steadeq recipes`"]),
     ("train synthetic --optimiser.learning-rate 1", ["Did you mean '--optimizer.learning-rate'"]),
-    ("train synthetic --regularizer.wieght=2", ["Did you mean '--regularizer.weight'"]),
-    ("train synthetic --model.hiden 3", ["Did you mean '--model.hidden'"]),
     ("train synthetic --rseume", ["Did you mean '--resume'"]),
     ("data cifar", ["Did you mean 'cifar10'"]),
     ("evaluate run --bugets 3", ["Did you mean '--budgets'"]),
-    # Values that no run can have
-    ("train synthetic --optimizer.learning-rate fast", ["--optimizer.learning-rate", "fast"]),
-    ("train synthetic --optimizer.learning-rate -1", ["--optimizer.learning-rate is -1"]),
-    ("train synthetic --optimizer.learning-rate nan", ["learning-rate", "nan"]),
-    ("train synthetic --optimizer.learning-rate 1e400", ["learning-rate"]),
+    # Values that no run can have; those that no object can have are in test_refused_values.py
     ("train synthetic --optimizer.learning-rate 1e39", ["learning-rate"]),
-    ("train synthetic --optimizer.betas 0.9 1.0", ["betas"]),
-    ("train synthetic --optimizer SGD --optimizer.nesterov --optimizer.momentum 0", ["momentum"]),
-    ("train synthetic --regularizer.probability 1.5", ["probability", "1.5"]),
-    ("train synthetic --regularizer.weight inf", ["weight", "inf"]),
     ("train synthetic --regularizer.weight 1e300", ["weight"]),
-    ("train synthetic --loop.num-steps 0", ["--loop.num-steps is 0"]),
     ("train synthetic --loop.num-steps 18446744073709551616", ["num-steps"]),
-    ("train synthetic --loop.ema-decay 1", ["--loop.ema-decay is"]),
     ("train synthetic --loop.seed " + "9" * 5000, ["seed"]),
     ("train synthetic --data.seed 99999999999999999999999", ["seed"]),
-    ("train synthetic --log.spectrum-products 1", ["spectrum-products"]),
     ("train synthetic --log.spectrum-products 99999999999999", ["spectrum-products"]),
     ("train synthetic --solver.max-evals 99999999999999", ["max-evals"]),
     ("train synthetic --budget.high 99999999999999", ["high"]),
     ("train synthetic --warmup.depth 99999999999999", ["depth"]),
-    ("train synthetic --adjoint Phantom --adjoint.damping 7", ["damping"]),
-    ("train synthetic --data.noise -1", ["noise"]),
-    ("train synthetic --data.radius inf", ["radius"]),
     # Values that do not fit each other, the data or the machine
-    ("train synthetic --budget.low 3 --budget.high 1", ["budget.low is 3", "high (1)"]),
     ("train synthetic --budget.low -9 --budget.high 1", ["budget.low is -9", "max_evals (6)"]),
     ("train synthetic --adjoint Shine", ["Broyden"]),
     ("train synthetic --loop.batch-size 5000", ["batch_size", "5000", "4096"]),
@@ -60,11 +43,8 @@ REFUSED = [
     ("train synthetic --loop.device cuda:99", ["cuda:99"]),
     ("train synthetic --loop.device mps", ["mps"]),
     ("train synthetic --loop.device meta", ["meta"]),
-    ("train synthetic --parallel tensor", ["--parallel is 'tensor'"]),
     # Models that cannot be
     ("train digits --model.channels 10", ["channels is 10", "groups"]),
-    ("train digits --model.stride 0", ["stride"]),
-    ("train synthetic --model.hidden 0", ["hidden"]),
     # Folders
     ("train", ["steadeq recipes"]),
     ("train --resume", ["--out"]),
@@ -78,33 +58,20 @@ REFUSED = [
     ("train synthetic --out a\0b", ["zero byte"]),
     ("train " + "x" * 300 + ".py:f", ["xxx"]),
     ("train \udcff", ["There is no recipe"]),
-    ("train --resume --out nowhere", ["nowhere"]),
     ("train synthetic-jr --out run --resume --regularizer.weight 7", ["regularizer.weight", "4.0", "7.0"]),
-    ("train --resume --out run --loop.seed 1", ["loop.seed"]),
     ("train digits --out run --resume", ["synthetic-jr", "digits"]),
     ("evaluate mine", ["mine"]),
     ("evaluate nowhere", ["nowhere"]),
-    ("evaluate mine/thesis.txt", ["thesis.txt"]),
     ("evaluate " + "x" * 300, ["xxx"]),
-    ("evaluate \udcff", ["is not"]),
     ("evaluate young", ["no checkpoint"]),
-    ("diagnose mine", ["mine"]),
     ("diagnose nowhere", ["nowhere"]),
-    ("diagnose " + "x" * 300, ["xxx"]),
-    ("diagnose young", ["no checkpoint"]),
     ("report mine", ["mine"]),
-    ("report nowhere", ["nowhere"]),
     ("report mine/thesis.txt", ["thesis.txt"]),
     # Arguments of other commands
     ("evaluate", ["is not a run"]),
-    ("evaluate run --budgets 0", ["budgets"]),
-    ("evaluate run --split train", ["train"]),
     ("evaluate run --step 7", ["7"]),
-    ("evaluate run --step -1", ["-1"]),
-    ("evaluate run --device mps", ["mps"]),
     ("report", ["RUNS"]),
     ("recipes stray", ["stray"]),
-    ("data digits stray", ["stray"]),
     ("demo --num-epochs 0", ["--num-epochs is 0"]),
     ("demo --jobs 0", ["--jobs is 0"]),
     ("demo --jobs 99999999", ["--jobs is 99999999"]),
@@ -146,8 +113,8 @@ def test_missing_data_says_where_it_was_looked_for_and_how_to_get_it(home, tmp_p
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[1]", b"{}", b"null", b'{"recipe": 3}', b"\x00\x00", b"\xff\xfe\x00"],
-    ids=["empty", "cut", "list", "no fields", "null", "type", "zeros", "no text"],
+    [b"", b"{", b"[1]", b"{}", b"\xff\xfe\x00"],
+    ids=["empty", "cut", "list", "no fields", "no text"],
 )
 def test_a_damaged_config_is_refused_by_name(content, home, capfd):
     (home / "young").mkdir()
@@ -171,14 +138,11 @@ def edit_config(run, section, field, value):
         ("evaluate run", "model", "class", "steadeq.models.toy:ToyDEQ.Confg", "'steadeq.models.toy:ToyDEQ.Config'"),
         ("evaluate run", "solver", "class", "steadeq.solvers.gmres:GMRES", "solver.class is 'steadeq.solvers.gmres"),
         ("evaluate run", "optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0"),
-        ("evaluate run", "optimizer", "learning_rate", float("inf"), "learning_rate"),
         ("evaluate run", "loop", "seed", 2**70, "loop.seed"),
-        ("evaluate run", "solver", "max_evals", 10**14, "solver.max_evals"),
         # Not those of the checkpoint
         ("evaluate run", "model", "hidden", 7, "model.hidden is 7 and was 50"),
         ("diagnose run", "data", "noise", 0.5, "data.noise is 0.5 and was 0.05"),
         ("train --resume --out run", "loop", "seed", 1, "loop.seed is 1 and was 0"),
-        ("train --resume --out run", "loop", "num_steps", 3, "loop.num_steps is 3 and was 12"),
         ("train --resume --out run", "solver", "max_evals", 7, "solver.max_evals is 7 and was 6"),
     ],
 )
@@ -196,20 +160,11 @@ def test_what_changes_no_number_may_change(run, capfd):
 
 def test_samples_that_are_not_those_of_the_checkpoint_are_refused(home, capfd):
     folder = home / "data" / "cifar-10-batches-bin"
-    folder.mkdir(parents=True)
-
-    def write(seed):
-        generator = torch.Generator().manual_seed(seed)
-        for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-            pixels = torch.randint(256, (4, 3072), generator=generator)
-            records = torch.cat([torch.arange(4)[:, None], pixels], dim=1).to(torch.uint8)
-            (folder / f"{name}.bin").write_bytes(bytes(records.flatten().tolist()))
-
-    write(0)
+    write_cifar(folder)
     options = "--data.num-train 12 --data.num-validation 4 --loop.num-steps 2 --loop.batch-size 4 --log.every 1"
     succeed(capfd, "train", "cifar10-resnet-cpu", "--out", "run", *options.split())
     succeed(capfd, "evaluate", "run")
-    write(1)
+    write_cifar(folder, seed=1)
     assert "the test samples of Cifar10 have changed" in refuse(capfd, "evaluate", "run")
     shutil.rmtree("run/checkpoints/step-00000002")
     shutil.rmtree(folder)

@@ -59,11 +59,6 @@ def test_help_version_and_the_list_of_recipes_do_not_import_torch():
     assert "steadeq 0." in result.stdout
 
 
-@pytest.mark.parametrize("command", sorted(commands()))
-def test_every_command_has_help(command, capfd):
-    assert f"steadeq {command}" in succeed(capfd, command, "--help")
-
-
 # Train
 
 
@@ -235,10 +230,7 @@ def test_recipes_can_be_filtered_by_words_and_scale(home, capfd):
     assert "No recipe at the scale day matches the words 'digits'" in line
 
 
-def test_data_says_what_is_there_and_how_to_get_the_rest(home, capfd):
+def test_data_says_what_is_missing_and_where_the_rest_is(home, capfd):
     assert re.search(r"cifar10\s+missing", succeed(capfd, "data"))
-    assert "https://" in succeed(capfd, "data", "cifar10")
     (home / "data" / "cifar-10-batches-bin").mkdir(parents=True)
     assert str(home / "data" / "cifar-10-batches-bin") in succeed(capfd, "data", "cifar10")
-    for name in ("digits", "prefix-sums", "addition"):
-        assert "part of the package" in succeed(capfd, "data", name)

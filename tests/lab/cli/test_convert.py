@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from lab.cli.commands import refuse, succeed
+from lab.data.published import write_cifar, write_texts
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
@@ -27,7 +28,7 @@ from steadeq.models import (
 )
 
 PARITY = Path(__file__).parents[2] / "models" / "parity"
-WORDS = "the of a = , . @ to in on " * 40
+WORDS = f" {'the of a = , . @ to in on ' * 40}\n"
 
 
 @pytest.fixture
@@ -38,23 +39,6 @@ def checkpoint(home):
     path = home / "checkpoint.pth.tar"
     torch.save({"epoch": 50, "state_dict": state, "perf": 0.7}, path)
     return path
-
-
-def write_cifar(folder, *, num_images=20):
-    """Write files of CIFAR-10 with few images, all classes in turn; return images and labels of the test file."""
-    folder.mkdir(parents=True)
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        images = torch.randint(256, (num_images, 3 * 32 * 32), dtype=torch.uint8)
-        labels = torch.arange(num_images, dtype=torch.uint8) % 10
-        content = torch.cat([labels[:, None], images], dim=1)
-        (folder / f"{name}.bin").write_bytes(bytes(content.flatten().tolist()))
-    return images.reshape(-1, 3, 32, 32), labels.long()
-
-
-def write_wikitext(folder, *, words=WORDS):
-    folder.mkdir(parents=True)
-    for name in ("train", "valid", "test"):
-        (folder / f"wiki.{name}.tokens").write_text(f" {words}\n", encoding="utf-8")
 
 
 SMALL = ("--data", "cifar10", "--data.num-train", "10", "--data.num-validation", "0")
@@ -181,7 +165,7 @@ def by_hand(model, images, labels, solver):
 
 
 def test_the_command_measures_what_a_loop_by_hand_does(checkpoint, home, capfd):
-    images, labels = write_cifar(home / "data" / "cifar-10-batches-bin")
+    images, labels = write_cifar(home / "data" / "cifar-10-batches-bin", per_file=20)["test_batch"]
     succeed(capfd, "convert", checkpoint, "-o", "tiny")
     model = steadeq.load_model("tiny")
     anderson = ("--solver", "Anderson", "--solver.max-evals", 3, "--device", "cpu")
@@ -204,7 +188,7 @@ def test_the_command_measures_what_a_loop_by_hand_does(checkpoint, home, capfd):
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [DEQTransformerLM, EquilibriumTransformer, StackedTransformer])
 def test_a_text_is_read_in_16_streams_and_with_memory_if_the_model_has_one_as_the_official_test_does(kind, home, capfd):
-    write_wikitext(home / "data" / "wikitext-2")
+    write_texts(home / "data" / "wikitext-2", *[WORDS] * 3)
     # Ten words, unknown words, and the ends of lines.
     sizes = {"vocab_size": 12, "features": 8, "num_heads": 2, "hidden_features": 8}
     has_memory = kind is DEQTransformerLM
@@ -228,8 +212,8 @@ def test_a_text_is_read_in_16_streams_and_with_memory_if_the_model_has_one_as_th
 
 
 def test_data_that_does_not_fit_is_refused_in_a_sentence(checkpoint, home, capfd):
-    write_cifar(home / "data" / "cifar-10-batches-bin")
-    write_wikitext(home / "data" / "wikitext-2")
+    write_cifar(home / "data" / "cifar-10-batches-bin", per_file=20)
+    write_texts(home / "data" / "wikitext-2", *[WORDS] * 3)
     succeed(capfd, "convert", checkpoint, "-o", "tiny")
     MDEQClassifier(channels=(8, 8), expansion=2, final_channels=8, num_classes=7).save_pretrained("seven")
     MDEQClassifier(channels=(8, 8), expansion=2, final_channels=8, num_classes=12).save_pretrained("twelve")
@@ -273,10 +257,10 @@ def test_every_snippet_of_the_page_for_users_of_the_official_code_runs(checkpoin
     page = (Path(__file__).parents[3] / "docs" / "coming-from.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(\w*)\n(.*?)```", page, flags=re.DOTALL)
     assert [language for language, _ in blocks] == ["python", "", ""]
-    write_cifar(home / "data" / "cifar-10-batches-bin", num_images=10)
+    write_cifar(home / "data" / "cifar-10-batches-bin", per_file=10)
     # The tokens of the language model of the parity test: 598 words, unknown words, and the ends of lines.
-    text = " ".join(f"w{i}" for i in range(598)) + " "
-    write_wikitext(home / "data" / "wikitext-103", words=5 * text)
+    text = " ".join(f"w{i}" for i in range(598)) + "\n"
+    write_texts(home / "data" / "wikitext-103", *[5 * text] * 3)
     tensors = load_file(PARITY / "deq_transformer_post.safetensors")
     torch.save({key[6:]: w for key, w in tensors.items() if key.startswith("state/")}, "model_state_dict.pth")
     names = {"__name__": "page"}

@@ -2,6 +2,7 @@
 
 import re
 
+import torch
 from lab.train.runs import change
 
 from steadeq.lab.cli import demo
@@ -18,6 +19,8 @@ def test_the_demo_trains_compares_and_reports_and_reuses_what_is_finished(tmp_pa
     records = {path.name: RunRecord.read(path) for path in tmp_path.iterdir() if path.is_dir()}
     assert set(records) == {f"prefix-sums{kind}-seed{seed}" for kind in ("", "-jr") for seed in (0, 1)}
     assert all(record.is_finished for record in records.values())
+    # No more than torch was allowed, as by OMP_NUM_THREADS=1: more would wait for each other where others compute.
+    assert {session.threads for record in records.values() for session in record.sessions} == {torch.get_num_threads()}
     for kind, label in (("", "without"), ("-jr", "with")):
         (line,) = [line for line in output.splitlines() if line.strip().startswith(f"{label} ")]
         shown = [float(number) for number in re.findall(r"(?<!± )\b([0-9.]+)%", line)]

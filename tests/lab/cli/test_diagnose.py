@@ -321,20 +321,6 @@ def test_fewer_evaluations_than_in_training_are_refused(folder, tmp_path, capfd)
     assert "--max-evals is 20; it must be at least the 30 evaluations of training" in line
 
 
-# Files
-
-
-def test_a_damaged_file_is_named_and_left_out(folder, capfd):
-    path = run_of(folder, "patches")
-    succeed(capfd, "diagnose", path, *OPTIONS)
-    content = read(path)
-    for name, value in (("num_samples", 3), ("iteration", None), ("iteration", {**content["iteration"], "rate": []})):
-        (path / "diagnosis.json").write_text(json.dumps({**content, name: value}))
-        run = RunRecord.read(path)
-        assert run.diagnosis is None
-        assert run.problems == ("diagnosis.json cannot be read.",)
-
-
 # A model in a file
 
 OWN = """

@@ -1,5 +1,6 @@
 """`steadeq generate`: tokens of a run, what they cost, and one sentence where there are none."""
 
+import math
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lab.cli.commands import refuse
+from lab.data.published import write_texts
 from lab.train.runs import snapshot, start, tiny_config, train
 
 from steadeq import Anderson, OneStep
@@ -16,6 +18,7 @@ from steadeq.lab.cli.main import main
 from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig
 from steadeq.lab.data import WikiText2
 from steadeq.lab.optimizers import Adam
+from steadeq.lab.run.record import RunRecord
 from steadeq.models import DEQTransformerLM, EquilibriumTransformer, StackedTransformer, TransformerXL
 
 LINE = "the cat sat on the mat and saw a dog"
@@ -24,11 +27,8 @@ MODERN = {"kind": "language", "vocab_size": 11, "features": 16, "num_heads": 2, 
 
 
 def write_corpus(folder, line=LINE):
-    folder = folder / "wikitext-2"
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, num_lines in (("train", 30), ("valid", 4), ("test", 4)):
-        # One word that is read as <unk>, so that the model expects it.
-        (folder / f"wiki.{split}.tokens").write_text(f"{line} <unk>\n" * num_lines)
+    # One word that is read as <unk>, so that the model expects it.
+    write_texts(folder / "wikitext-2", *(f"{line} <unk>\n" * count for count in (30, 4, 4)))
 
 
 def make_config(model):
@@ -86,6 +86,13 @@ def given(monkeypatch):
 
     monkeypatch.setattr(command, "generate", watch)
     return options
+
+
+def test_a_language_model_records_a_perplexity_and_learns():
+    last = RunRecord.read("deq").validations[-1]
+    # Of 11 tokens.
+    assert last.score == pytest.approx(math.exp(last.loss))
+    assert last.score < 5
 
 
 # Tokens
@@ -164,11 +171,9 @@ def test_stats_are_one_line_for_each_token(capfd):
     assert all(float(row[1]) <= 0 for row in rows)
     evals = sum(int(row[2]) for row in rows) / 12
     assert f"{evals:.2f} evaluations per token" in errors
-
-
-def test_an_explicit_network_has_no_evaluations(capfd):
+    # An explicit network has none.
     output, _ = generate(capfd, "explicit", "--num-tokens", "5", "--stats")
-    assert all(len(line.split("\t")) == 2 for line in output.splitlines())
+    assert all(line.count("\t") == 1 for line in output.splitlines())
 
 
 def test_both_starts_are_compared(capfd):
@@ -191,24 +196,15 @@ def test_both_starts_are_compared(capfd):
     ("arguments", "problem"),
     [
         ("synthetic", "synthetic is a run on synthetic, which is not text"),
-        ("nowhere", "nowhere"),
         ("deq --num-tokens 0", "--num-tokens is 0; it must be at least 1."),
-        ("deq --max-evals 0", "--max-evals is 0; it must be at least 1."),
         ("deq --tol 2", "--tol is 2.0; it must be in [0, 1)."),
-        ("deq --seed -1", "--seed is -1; it must be at least 0."),
-        (
-            "deq --seed 9223372036854775808",
-            "--seed is 9223372036854775808; it must be an integer of at most 9.2e+18 in size.",
-        ),
+        ("deq --seed 9223372036854775808", "--seed is 9223372036854775808; it must be an integer of at most 9.2e+18"),
         ("deq --temperature -1", "--temperature is -1.0; it must be a finite number >= 0."),
-        ("deq --top-k 0", "--top-k is 0; it must be an integer >= 1."),
         ("deq --top-p 1.5", "--top-p is 1.5; it must be in (0, 1]."),
-        ("deq --num-token 3", "Did you mean '--num-tokens'?"),
         ("deq --step 7", "7"),
         ("explicit --compare", "cannot use --compare"),
         ("explicit --max-evals 3", "cannot use --max-evals"),
         ("explicit --tol 0", "cannot use --tol"),
-        ("stacked --compare", "cannot use --compare"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(arguments, problem, capfd):

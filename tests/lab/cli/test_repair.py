@@ -6,7 +6,8 @@ import pytest
 import torch
 from lab.train.runs import snapshot, train
 
-from steadeq import JacobianRegularizer, Picard, Unrolled
+from steadeq import JacobianRegularizer, Picard, Unrolled, diagnose
+from steadeq.lab.cli import repair
 from steadeq.lab.cli.main import main
 from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig
 from steadeq.lab.data import PrefixSums
@@ -71,6 +72,21 @@ def test_what_is_not_repaired_is_said_and_the_old_run_is_untouched(tmp_path, cap
     # Another weight is another run.
     assert main(["repair", str(run), "--num-samples", "4", "--weight", "1"]) == 2
     assert "holds another run: its regularizer.weight is 0.3, not 1.0" in capfd.readouterr().err
+
+
+def test_a_cell_that_settles_but_is_wrong_at_its_training_depth_is_not_repaired():
+    def found(factor, is_right):
+        options = {"max_evals": 64, "training_depth": 4, "metric_name": "accuracy"}
+        return diagnose(lambda z: factor * z, torch.ones(4, 2), metric=is_right, **options)
+
+    def always(z):
+        return torch.ones(len(z))
+
+    before = found(1.1, always)
+    assert repair._is_repaired(before, found(0.5, always))
+    assert not repair._is_repaired(before, found(0.5, lambda z: z[:, 0] < 1e-3))
+    assert not repair._is_repaired(before, found(0.5, lambda z: z[:, 0] > 1e-3))
+    assert not repair._is_repaired(before, before)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Image files of noise, in one folder for each class."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,11 @@ from PIL import Image
 
 def noise(seed: int, width: int = 8, height: int = 8) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(256, size=(height, width, 3), dtype=np.uint8))
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    """Return a part of a PNG file."""
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
 def write(root: Path, counts: dict[str, int], suffix: str = ".png", **size: int) -> None:

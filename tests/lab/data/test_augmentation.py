@@ -51,14 +51,6 @@ def test_augmentation_depends_on_the_generator_alone():
     assert pickle.loads(pickle.dumps(prepare)) == prepare
 
 
-def test_without_augmentation_a_generator_changes_nothing():
-    prepare = Preparation(mean=(0.5, 0.2), std=(0.25, 0.3))
-    images, generator = coordinates(8).to(torch.uint8), torch.Generator().manual_seed(1)
-    before = generator.get_state()
-    assert torch.equal(prepare(images, generator), prepare(images, None))
-    assert torch.equal(generator.get_state(), before)
-
-
 def test_samples_are_set_apart_at_random_but_always_the_same():
     train, validation = hold_out(1000, 200)
     again, _ = hold_out(1000, 200, num_train=300)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lab.data.damages import damaged
+from lab.data.published import write_texts
 
 from steadeq.lab.data import TokenStreams, WikiText2, WikiText103, token_cache, vocabulary
 from steadeq.lab.data.vocabulary import Vocabulary, read_lines
@@ -31,11 +32,7 @@ def name(request):
 
 
 def write(tmp_path, name="wikitext-2", *, train=TRAIN, valid=VALID, test=TEST):
-    folder = tmp_path / "data" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, text in (("train", train), ("valid", valid), ("test", test)):
-        (folder / f"wiki.{split}.tokens").write_bytes(text if isinstance(text, bytes) else text.encode())
-    return folder
+    return write_texts(tmp_path / "data" / name, train, valid, test)
 
 
 def load(name):
@@ -343,12 +340,3 @@ def test_the_vocabulary_alone_needs_no_other_text(tmp_path, encodings):
     (folder / "wiki.test.tokens").unlink()
     assert "cat" in WikiText2().vocabulary()
     assert encodings == []
-
-
-def test_options_beyond_all_numbers_are_all_of_the_text_or_refused(tmp_path):
-    write(tmp_path)
-    whole = WikiText2(length=1).load()
-    limits = dict.fromkeys(("max_train", "max_validation", "max_test"), 10**20)
-    assert torch.equal(WikiText2(length=1, **limits).load().train.tokens, whole.train.tokens)
-    with pytest.raises(InputError, match=rf"too short for segments of {10**20}"):
-        WikiText2(length=10**20).load()

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from lab.data.pictures import noise, write
+from lab.data.published import write_cifar
 from torch.utils.data import DataLoader
 
 from steadeq.lab.data import (
@@ -15,7 +16,6 @@ from steadeq.lab.data import (
     Digits,
     ImageFolder,
     ImageTransform,
-    InMemory,
     SegmentationPairs,
     SegmentationTransform,
     Synthetic,
@@ -46,23 +46,6 @@ def test_there_are_1797_digits_with_the_known_counts_in_splits_that_share_none()
     assert [len(row) for row in rows] == [len(part) for part in parts] == [1197, 300, 300]
     assert len(set.union(*rows)) == 1797
     assert all(len(torch.unique(part.targets)) == 10 for part in parts)
-
-
-def test_the_first_digit_is_the_zero_that_everybody_knows():
-    zero = [
-        [0, 0, 5, 13, 9, 1, 0, 0],
-        [0, 0, 13, 15, 10, 15, 5, 0],
-        [0, 3, 15, 2, 0, 11, 8, 0],
-        [0, 4, 12, 0, 0, 8, 8, 0],
-        [0, 5, 8, 0, 0, 9, 8, 0],
-        [0, 4, 11, 0, 1, 12, 7, 0],
-        [0, 2, 14, 5, 10, 12, 0, 0],
-        [0, 0, 6, 13, 10, 0, 0, 0],
-    ]
-    images, labels, _ = all_digits()
-    matches = (images[:, 0] == torch.tensor(zero, dtype=torch.uint8)).flatten(1).all(dim=1)
-    assert matches.sum() == 1
-    assert labels[matches].item() == 0
 
 
 def test_digits_are_scaled_and_the_split_is_fixed():
@@ -110,22 +93,6 @@ def test_synthetic_data_follows_its_options():
 
 
 # CIFAR-10
-
-
-def write_cifar(folder, per_file: int = 4, seed: int = 0) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Write small files in the official binary format; return images and labels of each."""
-    folder.mkdir(parents=True)
-    generator = torch.Generator().manual_seed(seed)
-    content = {}
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        images = torch.randint(256, (per_file, 3, 32, 32), generator=generator, dtype=torch.uint8)
-        labels = torch.randint(10, (per_file,), generator=generator)
-        with (folder / f"{name}.bin").open("wb") as file:
-            for image, label in zip(images, labels, strict=True):
-                # A label, then red, green and blue, each row by row.
-                file.write(bytes([int(label)]) + bytes(image.flatten().tolist()))
-        content[name] = images, labels
-    return content
 
 
 def test_cifar_is_read_pixel_by_pixel(home):
@@ -205,16 +172,6 @@ def test_folders_are_searched_in_order(home, monkeypatch):
     assert require("corpus", "other", "corpus") == home / "mine" / "corpus"
     monkeypatch.delenv("STEADEQ_DATA")
     assert [path.resolve() for path in search_path()] == places[1:]
-
-
-# Datasets in memory
-
-
-def test_batches_are_rows_by_index():
-    dataset = InMemory(inputs=torch.arange(10.0)[:, None], targets=torch.arange(10))
-    x, y = dataset.subset(2, 9).batch(torch.tensor([6, 0, 0]))
-    assert x[:, 0].tolist() == y.tolist() == [8, 2, 2]
-    assert len(dataset.subset(2, 9)) == 7
 
 
 # All data sets are torch data sets: a DataLoader reads them

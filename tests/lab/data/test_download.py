@@ -6,12 +6,11 @@ import hashlib
 import http.server
 import os
 import stat
-import tarfile
 import threading
 from dataclasses import replace
 
 import pytest
-from lab.data.packed import PACKERS, special, tar_of, zip_of
+from lab.data.packed import PACKERS, tar_of, zip_of
 
 from steadeq.lab.cli.main import main
 from steadeq.lab.data import WikiText2, WikiText103, download
@@ -284,14 +283,9 @@ def spoiled(content: bytes) -> bytes:
 LARGE = ("set/a", b"1" * 100)
 UNUSABLE = {
     "parent.tar.gz": tar_of(LARGE, ("../evil", b"2")),
-    "link.tar.gz": tar_of(LARGE, (special(tarfile.SYMTYPE, "set/link", to="../../evil"), b"")),
     "another-folder.tar.gz": tar_of(("another/a", b"1")),
     "cut-short.tar.gz": tar_of(LARGE)[:-20],
-    "no-archive.tar.gz": b"no archive",
-    "parent.zip": zip_of(LARGE, ("../evil", b"2")),
     "link.zip": zip_of(("set/a", b"../../evil"), mode=stat.S_IFLNK | 0o777),
-    "another-folder.zip": zip_of(("another/a", b"1")),
-    "cut-short.zip": zip_of(LARGE)[:-30],
     "encrypted.zip": encrypted(zip_of(LARGE)),
     "spoiled.zip": spoiled(zip_of(LARGE)),
     "no-archive.zip": b"no archive",
@@ -424,11 +418,8 @@ def test_texts_are_downloaded_where_they_will_be_found(name, small, home, capfd)
         ("imagenet --download", "image-net.org"),
         ("cityscapes --download", "cityscapes-dataset.com"),
         ("wikitext-103 --verify", "no published checksums of wikitext-103"),
-        ("imagenet --verify", "no published checksums of imagenet"),
         ("digits --download", "digits cannot be downloaded"),
-        ("digits --verify", "no published checksums of digits"),
         ("fashion_mnist", "'fashion-mnist'"),
-        ("wikitext2", "'wikitext-2'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(arguments, problem, home, capfd):

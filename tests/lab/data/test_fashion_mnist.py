@@ -114,7 +114,6 @@ def test_missing_data_names_the_place_of_the_debian_package(home):
     ("name", "array"),
     [
         ("train-images-idx3", np.zeros((12, 28, 27), np.uint8)),
-        ("train-images-idx3", np.zeros((12, 784), np.uint8)),
         ("t10k-labels-idx1", np.zeros(11, np.uint8)),
         ("t10k-labels-idx1", np.full(12, 10, np.uint8)),
         ("t10k-labels-idx1", np.full(12, -1, np.int8)),

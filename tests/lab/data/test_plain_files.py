@@ -1,12 +1,12 @@
 """What stands where a file should be: every reader says in a sentence what is wrong with it, and waits for nothing."""
 
 import os
-import signal
 import socket
 from pathlib import Path
 
 import pytest
 import torch
+from lab.data.published import write_texts
 
 from steadeq.lab.cli.main import main
 from steadeq.lab.data import Cifar10, WikiText2, cifar10, fashion_mnist, images, locations, search_path, token_cache
@@ -30,13 +30,8 @@ READERS = {
 
 def make_socket(path):
     with socket.socket(socket.AF_UNIX) as end:
-        # The path of a socket may have 100 bytes.
-        folder = os.getcwd()
-        os.chdir(path.parent)
-        try:
-            end.bind(path.name)
-        finally:
-            os.chdir(folder)
+        # In the current folder: a path may have 100 bytes.
+        end.bind(path.name)
 
 
 PLACES = {
@@ -50,21 +45,7 @@ PLACES = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("home")
-
-
-@pytest.fixture(autouse=True)
-def _in_seconds():
-    """Fail, rather than wait for ever for somebody to write into a pipe."""
-
-    def give_up(*_):
-        raise TimeoutError("It takes for ever.")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(20)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+pytestmark = pytest.mark.usefixtures("home", "_in_seconds")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -146,8 +127,7 @@ def test_without_a_home_data_is_found_elsewhere(home, monkeypatch, capfd):
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert search_path() == [home / "mine", Path("data")]
     assert main(["data"]) == 0
-    (home / "mine" / "wikitext-2").mkdir(parents=True)
-    (home / "mine" / "wikitext-2" / "wiki.train.tokens").write_text("a text\n")
+    write_texts(home / "mine" / "wikitext-2", *["a text\n"] * 3)
     with pytest.raises(InputError, match=r"^There is no home folder: set XDG_CACHE_HOME "):
         WikiText2().vocabulary()
     capfd.readouterr()
@@ -159,10 +139,7 @@ def test_without_a_home_data_is_found_elsewhere(home, monkeypatch, capfd):
 def test_texts_in_folders_of_any_name_have_their_place_in_the_cache(home, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / os.fsdecode(b"caf\xe9")))
     for name in (os.fsdecode(b"\xe9t\xe9"), "long" * 60):
-        folder = home / name / "wikitext-2"
-        folder.mkdir(parents=True)
-        for split in ("train", "valid", "test"):
-            (folder / f"wiki.{split}.tokens").write_text("a text\n")
+        folder = write_texts(home / name / "wikitext-2", *["a text\n"] * 3)
         monkeypatch.setenv("STEADEQ_DATA", str(home / name))
         assert WikiText2(length=1).load().train.tokens.tolist() == [1, 2, 0]
         long = folder / ("n" * 250)

@@ -1,6 +1,7 @@
 """How data sets are read in training and in evaluation."""
 
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -97,34 +98,30 @@ def test_the_last_batch_is_left_out_if_a_part_would_be_empty(num_parts, steps, s
     assert [len(reader.get(steps - 1, part)[1]) for part in range(num_parts)] == sizes
 
 
-def test_what_is_on_disk_is_read_ahead_and_the_same():
+@pytest.mark.parametrize("parts", [[1], [0, 1]])
+def test_what_is_on_disk_is_read_ahead_and_the_same(parts):
     dataset = OnDisk()
-    reader = open_reader(dataset, batch_size=4, num_parts=2, parts=[1], seed=3)
-    batches = [reader.get(step, 1) for step in range(3)]
-    reader.close()
-    for step, (x, y) in enumerate(batches):
-        expected = read(in_memory(), step, 1)
-        assert torch.equal(x, expected[0])
-        assert torch.equal(y, expected[1])
-    # Each part once, and one more that nobody asked for.
-    assert len(dataset.asked) in (3, 4)
-    assert dataset.asked[:3] == [y.tolist() for _, y in batches]
+    reader = open_reader(dataset, batch_size=4, num_parts=2, parts=parts, seed=3)
     # A jump does not return what was read ahead.
-    reader = open_reader(OnDisk(), batch_size=4, num_parts=2, parts=[1], seed=3)
-    reader.get(0, 1)
-    x, _ = reader.get(7, 1)
+    for step, part in product((0, 1, 2, 7), parts):
+        for found, expected in zip(reader.get(step, part), read(in_memory(), step, part), strict=True):
+            assert torch.equal(found, expected)
     reader.close()
-    assert torch.equal(x, read(in_memory(), 7, 1)[0])
+    # Each part once, and two more that nobody asked for: before the jump, and at the end.
+    assert len(dataset.asked) in (4 * len(parts) + 1, 4 * len(parts) + 2)
 
 
-def test_errors_of_the_thread_reach_the_caller():
-    class Broken(OnDisk):
+def test_an_error_while_reading_ahead_is_raised_where_the_batch_is_needed():
+    class Damaged(OnDisk):
         def batch(self, indices, generator=None):
-            raise InputError("broken")
+            if self.asked:
+                raise InputError("image.png is damaged.")
+            return super().batch(indices, generator)
 
-    reader = open_reader(Broken(), batch_size=4, num_parts=1, parts=[0], seed=0)
-    with pytest.raises(InputError, match="broken"):
-        reader.get(0, 0)
+    reader = open_reader(Damaged(), batch_size=4, num_parts=1, parts=[0], seed=0)
+    reader.get(0, 0)
+    with pytest.raises(InputError, match=r"image\.png"):
+        reader.get(1, 0)
     reader.close()
 
 

@@ -116,17 +116,6 @@ def test_files_of_the_same_name_in_two_folders_are_two_modules(write):
     assert (first.build().data.num_samples, second.build().data.num_samples) == (8, 9)
 
 
-def test_a_file_may_import_its_neighbors(write):
-    write("WIDTH = 7\n", "folder/steadeq_test_neighbor.py")
-    content = (
-        "from dataclasses import replace\n"
-        "from steadeq.lab.recipes.digits import digits\n"
-        "from steadeq_test_neighbor import WIDTH\n"
-        "def mine():\n    return replace(digits(), loop=replace(digits().loop, batch_size=WIDTH))\n"
-    )
-    assert load_recipe(f"{write(content, 'folder/uses_neighbor.py')}:mine").build().loop.batch_size == 7
-
-
 def test_a_decorated_function_has_the_name_by_which_it_was_asked_for(write, monkeypatch):
     monkeypatch.setattr(recipes.registry, "_RECIPES", dict(recipes.registry._RECIPES))
     content = FILE.replace("def quick", '@recipe("mine", scale="cpu")\ndef quick')

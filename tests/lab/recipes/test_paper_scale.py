@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from lab.data.pictures import write
+from lab.data.published import write_cifar, write_texts
 from PIL import Image
 
 from steadeq.jacobian.schedules import Increments
@@ -21,13 +22,7 @@ NAMES = [n for n in recipes.names() if recipes.get(n).scale == "paper"]
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.setenv("STEADEQ_DATA", str(tmp_path))
-    folder = tmp_path / "cifar-10-batches-bin"
-    folder.mkdir()
-    generator = torch.Generator().manual_seed(0)
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        pixels = torch.randint(256, (4, 3072), generator=generator)
-        records = torch.cat([torch.arange(4)[:, None], pixels], dim=1).to(torch.uint8)
-        (folder / f"{name}.bin").write_bytes(bytes(records.flatten().tolist()))
+    write_cifar(tmp_path / "cifar-10-batches-bin")
     for part in ("train", "val"):
         write(tmp_path / "imagenet" / part, {"n01": 4, "n02": 4}, ".JPEG", width=270, height=240)
         for index in range(4):
@@ -38,10 +33,8 @@ def files(tmp_path, monkeypatch):
                 color = (40 * index, 100, 50) if mode == "RGB" else 7 + index % 2
                 Image.new(mode, (128, 64), color).save(folder / f"ulm_{index}_{suffix}.png")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "wikitext-103").mkdir()
-    for split in ("train", "valid", "test"):
-        words = torch.randint(400, (1000,), generator=generator).tolist()
-        (tmp_path / "wikitext-103" / f"wiki.{split}.tokens").write_text(" ".join(map(str, words)) + "\n")
+    words = torch.randint(400, (3, 1000), generator=torch.Generator().manual_seed(0)).tolist()
+    write_texts(tmp_path / "wikitext-103", *(" ".join(map(str, text)) + "\n" for text in words))
     return tmp_path
 
 

@@ -1,18 +1,14 @@
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from lab.report.folders import append, diagnosis, iteration, read, write_evaluation, write_run
 
-from steadeq.lab.data.synthetic import target
 from steadeq.lab.report import (
     curve_sections,
     diagnosis_panels,
     group_runs,
     inline_svg,
     iteration_panel,
-    save_png,
 )
 from steadeq.lab.report.curves import (
     evals_figure,
@@ -24,23 +20,10 @@ from steadeq.lab.report.curves import (
 from steadeq.lab.report.curves import spectral_radius_figure as radius_curves
 from steadeq.lab.report.diagnosis import num_evals_figure, residual_curve_figure, spectral_radius_figure
 from steadeq.lab.report.groups import MAX_POINTS, combine
-from steadeq.lab.report.style import INK, PALETTE
+from steadeq.lab.report.style import INK
 from steadeq.lab.run.record import RunDiagnosis
 from steadeq.models import ToyDEQ
-from steadeq.paper.synthetic import equilibria, gamma_figure, picard_path, synthetic_figure
-
-
-def luminance(color):
-    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_colors_stand_out_on_both_backgrounds():
-    for color in PALETTE:
-        for background in ("#ffffff", "#14171b"):
-            high, low = sorted((luminance(color), luminance(background)), reverse=True)
-            assert (high + 0.05) / (low + 0.05) >= 3, color
+from steadeq.paper.synthetic import equilibria, gamma_figure, picard_path
 
 
 def test_long_curves_become_means_that_keep_the_total():
@@ -125,8 +108,7 @@ def test_a_diagnosis_shows_what_was_measured():
     assert hollow.get_ydata().tolist() == [content.spectral_radius[2]]
 
 
-@pytest.mark.parametrize("is_better", [True, False])
-@pytest.mark.parametrize("value", [None, 0.0, 1e-320, 1e308])
+@pytest.mark.parametrize(("value", "is_better"), [(None, True), (0.0, False), (1e-320, True), (1e308, False)])
 def test_whatever_the_numbers_of_an_iteration_are_there_is_a_figure(value, is_better):
     content = {**iteration(num_samples=3), "higher_is_better": is_better}
     for name in ("residual", "metric"):
@@ -146,15 +128,6 @@ def test_the_figure_of_an_iteration_follows_the_page():
     assert [line.get_color() for line in metric.lines].count(INK) == 1
     assert not residual.get_title()
     assert "mathdefault" not in inline_svg(figure, prefix="a", label="b")
-
-
-def test_the_synthetic_figure_has_a_column_for_each_model(tmp_path):
-    models = {"a": ToyDEQ(), "b": ToyDEQ()}
-    x = torch.linspace(-1, 1, 20)[:, None]
-    figure = synthetic_figure(models, partial(target, variant="appendix"), data=(x, target(x)))
-    assert len(figure.axes) == 6
-    save_png(figure, tmp_path / "figure.png", dpi=40)
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_equilibria_are_fixed_points_and_iteration_leads_there():

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from lab.report.folders import append, read, write_evaluation, write_run
+from lab.report.folders import read, write_evaluation, write_run
 
 from steadeq.lab.report import group_runs
 from steadeq.lab.report.groups import measure
@@ -24,15 +24,6 @@ def test_numbers_are_those_of_the_records(tmp_path):
     assert {name: measure(run, name, "validation") for name in expected} == expected
 
 
-def test_lines_that_average_over_several_steps_count_that_often(tmp_path):
-    folder = write_run(tmp_path / "a", stop_at=0)
-    append(folder, event="train", step=1, epoch=0.1, seconds=1.0, forward_evals=2.0)
-    append(folder, event="train", step=4, epoch=0.4, seconds=2.0, forward_evals=6.0)
-    (run,) = read(folder)
-    assert measure(run, "seconds", "validation") == pytest.approx(1 + 3 * 2)
-    assert measure(run, "forward_evals", "validation") == pytest.approx((2 + 3 * 6) / 4)
-
-
 def test_test_scores_are_those_at_the_evaluation_budget(tmp_path):
     folder = write_run(tmp_path / "a", recipe="digits-jr")
     write_evaluation(folder, {1: 0.3, 6: 0.8, 18: 0.99})
@@ -40,17 +31,6 @@ def test_test_scores_are_those_at_the_evaluation_budget(tmp_path):
     # An evaluation on validation data has none.
     write_evaluation(folder, {6: 0.8}, split="validation")
     assert measure(read(folder)[0], "score", "test") is None
-
-
-def test_an_empty_run_has_no_numbers(tmp_path):
-    folder = write_run(tmp_path / "a", stop_at=0)
-    (run,) = read(folder)
-    folder.metrics_path.unlink()
-    (without,) = read(folder)
-    for each in (run, without):
-        assert measure(each, "score", "validation") is None
-        assert measure(each, "seconds", "test") is None
-        assert measure(each, "memory_mb", "test") is None
 
 
 def test_runs_that_differ_in_their_seed_are_one_group(tmp_path):

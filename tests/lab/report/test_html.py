@@ -3,12 +3,12 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
 import torch
 from lab.report.folders import append, diagnosis, read, write_evaluation, write_run
+from lab.report.page import Page
 
 from steadeq.lab.errors import InputError
 from steadeq.lab.report import Panel, Section, inline_svg, render_report, write_report
@@ -19,29 +19,6 @@ from steadeq.lab.run.checkpoint import Checkpoint
 from steadeq.lab.run.loading import build_model
 
 HOSTILE = '<script>alert("1")</script>$x_1$ & "more"'
-
-
-class Page(HTMLParser):
-    """Collects the tags and attributes of a page, and checks that they are closed in order."""
-
-    VOID = ("meta", "link", "br", "path", "use", "image", "rect", "circle", "line", "polygon", "polyline")
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.open = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-    def all(self, name):
-        return [attributes for tag, attributes in self.tags if tag == name]
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +54,9 @@ def save_weights(run):
     run.checkpoints().save(Checkpoint(weights=model.state_dict(), average=None, state={"step": 40}))
 
 
-def test_the_page_loads_nothing(text):
+def test_the_page_loads_nothing_and_does_nothing(text):
     assert "://" not in text
-    page = Page(text)
-    assert page.open == []
-    assert not page.all("script")
-    assert not [attributes for _, attributes in page.tags if "src" in attributes]
-    targets = [a["href"] for _, a in page.tags if "href" in a]
-    assert all(target.startswith(("#", "data:")) for target in targets)
+    assert not Page(text).problems
 
 
 def test_ids_are_unique_and_references_lead_somewhere(text):
@@ -118,7 +90,7 @@ def test_whatever_the_names_of_runs_are_the_page_is_one(tmp_path):
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<script" not in text
     assert "a &amp; &lt;b&gt;" in text
-    assert Page(text).open == []
+    assert not Page(text).problems
     drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     assert len(drawings) > 3
     assert not set("\x07\x1b") & set("".join(drawings))
@@ -216,7 +188,7 @@ def test_a_report_needs_a_run_and_a_place(tmp_path):
     write_report(read(empty), tmp_path / "new" / "report.html")
     text = (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
     assert text.startswith("<!DOCTYPE html>")
-    assert Page(text).open == []
+    assert not Page(text).problems
 
 
 def test_reading_leaves_the_random_state_alone(folders):

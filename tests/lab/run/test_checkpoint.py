@@ -19,6 +19,7 @@ from lab.train.runs import (
     crash,
     disk_full,
     final_state,
+    latest,
     make_run,
     raise_at,
     reseal,
@@ -114,10 +115,7 @@ def test_a_damaged_later_checkpoint_never_pushes_out_a_whole_one(keep, whole, pa
     truncate(path / "checkpoints" / "step-00000008" / "state.pt")
     with pytest.raises(Interrupted):
         train_until(config, path, stop_at=5)
-    checkpoints = RunFolder(path).checkpoints(keep=keep)
-    latest = checkpoints.load_latest()
-    assert latest is not None
-    assert latest.step >= 5
+    assert latest(path).step >= 5
     train(config, path)
     assert_same(final_state(path), whole)
 
@@ -215,9 +213,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(place, tmp_p
         with pytest.raises(RunError, match=r"step-00000008 .*No space left on device.*step 4 is intact"):
             checkpoints.save(make_checkpoint(8))
     assert snapshot(tmp_path) == before
-    latest = checkpoints.load_latest()
-    assert latest is not None
-    assert latest.step == 4
+    assert checkpoints.load_latest().step == 4
 
 
 @pytest.mark.parametrize(
@@ -234,17 +230,13 @@ def test_saving_a_step_again_never_leaves_it_without_a_checkpoint(place, call, e
         checkpoints.save(make_checkpoint(4, 2.0))
     before = snapshot(tmp_path)
     reader = CheckpointFolder(tmp_path / "checkpoints", keep=1)
-    latest = reader.load_latest()
-    assert latest is not None
-    assert latest.step == 4
+    assert reader.load_latest().step == 4
     assert reader.steps() == [4]
     # Who only reads, perhaps while another process trains, changes nothing.
     assert snapshot(tmp_path) == before
     # And the next one finds its place.
     checkpoints.save(make_checkpoint(4, 3.0))
-    latest = checkpoints.load_latest()
-    assert latest is not None
-    assert latest.weights["w"][0] == 3
+    assert checkpoints.load_latest().weights["w"][0] == 3
 
 
 def test_what_a_crash_left_half_written_is_no_checkpoint_and_is_cleaned_up(tmp_path, monkeypatch):
@@ -270,9 +262,7 @@ def test_who_reads_while_the_only_checkpoint_is_replaced_gets_the_later_one(tmp_
         return load(self, step, **options)
 
     monkeypatch.setattr(CheckpointFolder, "load", replaced_before)
-    found = folder.load_latest()
-    assert found is not None
-    assert found.step == 2
+    assert folder.load_latest().step == 2
 
 
 def test_a_state_of_millions_of_instructions_is_refused_before_it_is_followed(path, monkeypatch):

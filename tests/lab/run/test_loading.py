@@ -16,7 +16,7 @@ from steadeq.lab.errors import InputError, RunError
 from steadeq.lab.run.loading import build_model, load_trained, load_weights
 from steadeq.models import ToyDEQ
 
-BAD = [math.nan, math.inf, -math.inf]
+BAD = [math.nan, -math.inf]
 
 
 CONFIG = tiny_config(loop={"ema_decay": 0.9})

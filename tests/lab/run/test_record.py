@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lab.report.folders import append, diagnosis, read, write_run
+from lab.report.folders import append, diagnosis, iteration, read, write_run
 
 from steadeq.jacobian import schedules
 from steadeq.lab.config import RandomBudget
@@ -79,6 +79,9 @@ def test_a_diverged_run_says_so(tmp_path):
     assert not run.is_finished
     assert run.num_skipped == 2
     assert run.status == "diverged at step 14 of 40"
+    # Unless it went on.
+    append(folder, event="train", step=15, loss=1.0)
+    assert not read(folder)[0].has_diverged
 
 
 def test_a_run_without_lines_is_empty(tmp_path):
@@ -175,14 +178,6 @@ def test_an_explicit_network_has_no_solves(tmp_path):
     assert evaluation.to_csv() == "max_evals,loss,accuracy,seconds_per_sample\n0,2.0,0.25,0.0001\n"
 
 
-def test_a_model_that_cannot_be_built_has_no_number_of_parameters(tmp_path):
-    (run,) = read(write_run(tmp_path / "a"))
-    assert run.num_parameters == 25042
-    model = replace(run.config.model)
-    object.__setattr__(model, "image_channels", -1)
-    assert replace(run, config=replace(run.config, model=model)).num_parameters is None
-
-
 def test_a_penalty_that_begins_at_zero_is_one(tmp_path):
     (run,) = read(write_run(tmp_path / "a"))
     assert not run.is_regularized
@@ -231,14 +226,9 @@ def test_the_time_of_the_processor_counts_where_one_thread_did_the_work(tmp_path
     (run,) = read(folder)
     assert run.clock == clock
     assert run.seconds_per_step == {"seconds": 4.0, "cpu_seconds": 3.0}[clock]
-
-
-def test_without_the_time_of_the_processor_the_wall_clock_counts(tmp_path):
-    folder = write_run(tmp_path / "a", seconds=0.2)
-    set_sessions(folder, Session(device="cpu", threads=1))
-    (run,) = read(folder)
-    assert run.clock == "seconds"
-    assert run.seconds_per_step == pytest.approx(0.2)
+    # Without the time of the processor the wall clock counts.
+    (without,) = read(write_run(tmp_path / "b", seconds=0.2))
+    assert (without.clock, without.seconds_per_step) == ("seconds", pytest.approx(0.2))
 
 
 # Other files
@@ -287,8 +277,16 @@ ROWS = [1, {}, {"max_evals": None}, {"max_evals": True}]
     [
         *((name, content) for name in ("evaluation.json", "diagnosis.json") for content in DAMAGED),
         *(("evaluation.json", json.dumps({**json.loads(EVALUATION.to_json()), "rows": [row]})) for row in ROWS),
-        # Sequences that do not fit each other.
-        ("diagnosis.json", json.dumps({**json.loads(diagnosis().to_json()), "residual_low": [0.1]})),
+        # Sequences that do not fit each other, or the number of samples.
+        *(
+            ("diagnosis.json", json.dumps(json.loads(diagnosis().to_json()) | changes))
+            for changes in (
+                {"residual_low": [0.1]},
+                {"num_samples": 3},
+                {"iteration": None},
+                {"iteration": {**iteration(), "rate": []}},
+            )
+        ),
     ],
 )
 def test_damaged_files_count_as_missing_and_are_named(name, content, tmp_path):

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from lab.train.runs import LineData, tiny_config
+from lab.train.runs import LineData, Watcher, tiny_config
 
 from steadeq import GMRES, Anderson, ClosedLoop, ConvergenceWarning, Implicit, JacobianRegularizer, ResidualRegularizer
 from steadeq.lab.config import LogConfig, LoopConfig, RandomBudget, TrainConfig, WarmupConfig
@@ -23,7 +23,6 @@ from steadeq.lab.errors import Interrupted, RunError
 from steadeq.lab.optimizers import SGD, Adam
 from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.train import Process, Trainer
-from steadeq.lab.train.display import Display
 from steadeq.models import ConvDEQ, DEQTransformerLM, MonotoneDEQ
 
 LOG = LogConfig(eval_every=3, checkpoint_every=3, eval_batch_size=600, spectrum_samples=0)
@@ -80,17 +79,6 @@ HALF = replace(
 RUNS = {"conv": CONV, "language": LANGUAGE, "monotone": MONOTONE, "bad": BAD}
 
 
-class Stopping(Display):
-    """Asks for a stop after a step, in the first process only."""
-
-    def __init__(self, step: int | None) -> None:
-        self.step, self.trainer = step, None
-
-    def advance(self, title, step, values):
-        if step == self.step:
-            self.trainer.interruption.requested = True
-
-
 class Collectives(TorchDispatchMode):
     """Counts what the processes do together."""
 
@@ -104,19 +92,19 @@ class Collectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def open_trainer(process: Process, config: TrainConfig, path: Path, *, stop_at: int | None = None) -> Trainer:
+def open_trainer(process: Process, config: TrainConfig, path: Path, *, stop_at: int = -1) -> Trainer:
     """Return the trainer of a run, which goes on from the latest checkpoint if there is one."""
     folder = RunFolder(path)
     if process.is_main and not folder.exists():
         RunFolder.create(path, config)
     process.wait()
-    display = Stopping(stop_at)
+    display = Watcher(stop_at=stop_at)
     trainer = display.trainer = Trainer(config, folder, process=process, display=display)
     trainer.resume()
     return trainer
 
 
-def train(process: Process, config: TrainConfig, path: Path, *, stop_at: int | None = None) -> None:
+def train(process: Process, config: TrainConfig, path: Path, *, stop_at: int = -1) -> None:
     """Train to the end, or to where the first process is asked to stop."""
     with suppress(Interrupted):
         open_trainer(process, config, path, stop_at=stop_at).train()

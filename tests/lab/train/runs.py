@@ -22,6 +22,7 @@ from steadeq.lab import recipes
 from steadeq.lab.config import RandomBudget, TrainConfig
 from steadeq.lab.data import AbstractDataConfig, InMemory, Splits
 from steadeq.lab.optimizers import SGD, AdamW
+from steadeq.lab.run.checkpoint import Checkpoint
 from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.tasks import Regression
 from steadeq.lab.train import Trainer
@@ -82,6 +83,11 @@ VARIANTS = {
 }
 
 
+def make_trainer(config: TrainConfig, path: Path, **options) -> Trainer:
+    """Return the trainer of a new run."""
+    return Trainer(config, RunFolder.create(path, config), **options)
+
+
 def train(config: TrainConfig, path: Path, **options) -> Trainer:
     """Train in a folder as `steadeq train --resume` does: from the latest checkpoint, if there is one."""
     folder = RunFolder(path)
@@ -124,6 +130,36 @@ class Watcher(Display):
 
     def say(self, text):
         self.lines.append(text)
+
+
+class Recorder(Watcher):
+    """Keeps what each step recorded, and the weights after it, with those of the average if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: list[dict[str, torch.Tensor]] = []
+        self.averages: list[dict[str, torch.Tensor]] = []
+        self.values: list[dict[str, float]] = []
+
+    def advance(self, title, step, values):
+        assert self.trainer is not None
+        self.weights.append(weights_of(self.trainer.model))
+        self.averages.append({} if self.trainer.average is None else weights_of(self.trainer.average))
+        self.values.append(dict(values))
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of the parameters of a model by name."""
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def record(config: TrainConfig, path: Path) -> tuple[dict[str, torch.Tensor], Recorder]:
+    """Train a new run; return the weights that it began with, and what its steps did."""
+    recorder = Recorder()
+    trainer = recorder.trainer = make_trainer(config, path, display=recorder)
+    initial = weights_of(trainer.model)
+    trainer.train()
+    return initial, recorder
 
 
 def train_until(config: TrainConfig, path: Path, *, crash_at: int = -1, stop_at: int = -1) -> Trainer:
@@ -193,10 +229,16 @@ def events_of(path: Path, event: str) -> list[dict]:
     return [line for line in metrics_of(path) if line["event"] == event]
 
 
-def final_state(path: Path) -> dict:
-    """Return weights, optimizer, gamma, counters and metrics of a run as they are on disk."""
+def latest(path: Path) -> Checkpoint:
+    """Return the latest checkpoint of a run that can be used."""
     checkpoint = RunFolder(path).checkpoints().load_latest()
     assert checkpoint is not None
+    return checkpoint
+
+
+def final_state(path: Path) -> dict:
+    """Return weights, optimizer, gamma, counters and metrics of a run as they are on disk."""
+    checkpoint = latest(path)
     state = {name: value for name, value in checkpoint.state.items() if name not in ("window", "evaluation")}
     window = checkpoint.state["window"]
     return {

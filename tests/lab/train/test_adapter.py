@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from steadeq import DEQ, Anderson, OneStep, Picard, Unrolled, fixed_point
+from steadeq import Anderson, OneStep, Picard, Unrolled, fixed_point
 from steadeq.lab.train.adapter import ModelAdapter
 from steadeq.models import DEQTransformerLM, ToyDEQ, TransformerXL
 
@@ -44,17 +44,6 @@ def test_any_module_is_called_as_it_is():
     assert torch.equal(answer.output, model(x))
     assert answer.equilibrium is None
     assert answer.carry is None
-
-
-def test_a_layer_inside_of_a_plain_module_solves_by_itself():
-    class Cell(nn.Module):
-        def forward(self, z, x):
-            return 0.5 * torch.tanh(z) + x
-
-    model = nn.Sequential(nn.Linear(3, 3), DEQ(Cell()), nn.Linear(3, 2))
-    answer = ModelAdapter(model)(torch.randn(4, 3))
-    assert answer.output.shape == (4, 2)
-    assert answer.equilibrium is None
 
 
 # Networks that solve

@@ -2,12 +2,11 @@
 
 import json
 
-from lab.train.runs import assert_same, change, crash, final_state, metrics_of, tiny_config, train
+from lab.train.runs import assert_same, crash, final_state, metrics_of, tiny_config, train
 
 from steadeq import Picard, Unrolled
 from steadeq.lab.cli.main import main
 from steadeq.lab.config import RandomBudget
-from steadeq.lab.run.record import RunRecord
 from steadeq.solvers import LogNormalDepth, UniformDepth
 
 DEPTH = LogNormalDepth(mean=5, maximum=9)
@@ -38,25 +37,6 @@ def test_a_depth_is_an_option(tmp_path):
     stored = json.loads((tmp_path / "run" / "config.json").read_text())["budget"]["depth"]
     assert stored == {"class": "steadeq.solvers.depth:UniformDepth", "low": 2, "high": 4}
     assert {line["forward_evals"] for line in metrics_of(tmp_path / "run") if line["event"] == "train"} <= {2, 3, 4}
-
-
-def test_a_loop_is_recorded_evaluated_diagnosed_and_reported_as_an_equilibrium_is(tmp_path, capfd):
-    log = {"spectrum_samples": 4, "spectrum_products": 8}
-    train(tiny_config(log=log, loop={"seed": 3}), tmp_path / "equilibrium")
-    train(change(CONFIG, log=log), tmp_path / "loop")
-    lines = {name: metrics_of(tmp_path / name) for name in ("equilibrium", "loop")}
-    of_solves = {"backward_residual", "backward_evals", "converged"}
-    for one, other in zip(lines["loop"], lines["equilibrium"], strict=True):
-        # There is no backward solve to record, and no tolerance to reach.
-        assert one.keys() | of_solves == other.keys() | of_solves
-    page = tmp_path / "report.html"
-    for command in ("evaluate loop", "diagnose loop --num-samples 3", f"report loop equilibrium --out {page}"):
-        name, *options = command.split()
-        paths = [str(tmp_path / option) if option in lines else option for option in options]
-        assert main([name, *paths]) == 0
-    assert "Does iterating loop settle, and does it help?" in page.read_text(encoding="utf-8")
-    # The mean of the depths that are drawn, but for the evaluation that tells the residual.
-    assert RunRecord.read(tmp_path / "loop").diagnosis.found.training_depth == 4
 
 
 def test_a_depth_of_one_evaluation_still_trains():

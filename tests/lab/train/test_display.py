@@ -34,11 +34,6 @@ def later(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
 
 
-def test_a_rate_is_told_only_when_there_is_one(capsys):
-    show(PlainDisplay())
-    assert "steps/s" not in capsys.readouterr().out
-
-
 def test_plain_lines_are_few_and_the_last_step_is_among_them(capsys, later):
     show(PlainDisplay())
     lines = capsys.readouterr().out.splitlines()
@@ -73,11 +68,6 @@ def test_a_terminal_gets_a_bar_and_a_narrow_one_still_shows_steps_and_time_left(
 def test_a_file_gets_plain_lines(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert isinstance(choose_display(), PlainDisplay)
-
-
-def test_silence_is_silent(capsys):
-    show(Display())
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("kind", [PlainDisplay, Display])

@@ -5,28 +5,29 @@ import errno
 import json
 import os
 import re
-import resource
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from lab.train.runs import (
     LineData,
-    Watcher,
     assert_same,
     crash,
     disk_full,
     each,
     events_of,
     final_state,
+    latest,
     make_run,
+    make_trainer,
     metrics_of,
     raise_at,
+    record,
     snapshot,
-    start,
     tiny_config,
     train,
 )
@@ -82,8 +83,7 @@ def test_a_disk_that_fills_up_at_any_moment_is_one_clear_error(call, whole, path
     else:
         assert code == 1
         assert "No space left on device" in assert_one_sentence(capfd.readouterr().err)
-    checkpoint = RunFolder(path).checkpoints().load_latest()
-    assert checkpoint is not None
+    latest(path)
     assert resume(path) == 0
     assert_same(final_state(path), whole)
 
@@ -105,21 +105,6 @@ def test_a_folder_that_cannot_be_locked_is_one_clear_error(path, capfd):
     (path / ".lock").mkdir()
     assert resume(path) in (1, 2)
     assert str(path) in assert_one_sentence(capfd.readouterr().err)
-
-
-def test_the_kernel_refusing_to_write_leaves_the_last_checkpoint_intact(whole, path):
-    # As a full disk, but for real: files cannot grow beyond a size that the optimizer's state needs.
-    limit = (path / "checkpoints" / "step-00000004" / "state.pt").stat().st_size - 500
-    (path / "metrics.jsonl").write_text("")  # it would be longer than that
-    small = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))}
-    process = start("train", "--resume", "--out", str(path), **small)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1, errors
-    assert_one_sentence(errors)
-    assert RunFolder(path).checkpoints().steps() == [4]
-    assert [entry.name for entry in (path / "checkpoints").iterdir()] == ["step-00000004"]
-    assert resume(path) == 0
-    assert_same(final_state(path)["weights"], whole["weights"])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
@@ -225,38 +210,16 @@ def poisoned(bad, where="output", **loop):
     return replace(config, model=Poisoned.Config(bad=tuple(bad), where=where))
 
 
-class Recorder(Watcher):
-    """Keeps the weights after every step."""
-
-    def __init__(self):
-        super().__init__()
-        self.weights = []
-
-    def advance(self, title, step, values):
-        assert self.trainer is not None
-        assert self.trainer.average is not None
-        models = self.trainer.model, self.trainer.average
-        self.weights.append([p.detach().clone() for model in models for p in model.parameters()])
-
-
 @pytest.mark.parametrize("where", ["output", "input", "gradient"])
 def test_a_step_that_is_not_finite_is_skipped_counted_and_recorded(where, tmp_path):
-    config, recorder = poisoned([2, 4], where), Recorder()
-    folder = RunFolder.create(tmp_path / "run", config)
-    trainer = recorder.trainer = Trainer(config, folder, display=recorder)
-    initial = [p.detach().clone() for p in trainer.model.parameters()]
-    optimizer_steps = []
-    plain = trainer.optimizer.step
-    trainer.optimizer.step = lambda: optimizer_steps.append(1) or plain()
-    trainer.train()
-    first, second, third, fourth, fifth, sixth = recorder.weights
-    assert len(optimizer_steps) == 4
-    assert not all(map(torch.equal, initial, first))
-    assert all(map(torch.equal, second, third))
-    assert not all(map(torch.equal, third, fourth))
-    assert all(map(torch.equal, fourth, fifth))
-    assert all(bool(p.isfinite().all()) for p in sixth)
-    skipped, trained = (events_of(folder.path, event) for event in ("skipped", "train"))
+    initial, recorder = record(poisoned([2, 4], where), tmp_path / "run")
+    for kept in ([initial, *recorder.weights], [initial, *recorder.averages]):
+        is_same = [all(map(torch.equal, before.values(), after.values())) for before, after in pairwise(kept)]
+        assert is_same == [False, False, True, False, True, False]
+        assert all(bool(p.isfinite().all()) for p in kept[-1].values())
+    # Nothing of a bad step is in the moments of the optimizer.
+    assert {entry["step"].item() for entry in recorder.trainer.optimizer.state.values()} == {4}
+    skipped, trained = (events_of(tmp_path / "run", event) for event in ("skipped", "train"))
     assert [(line["step"], line["in_row"]) for line in skipped] == [(3, 1), (5, 1)]
     assert all("not finite" in line["reason"] for line in skipped)
     assert [(line["step"], line["num_skipped"]) for line in trained] == [(1, 0), (2, 0), (4, 1), (6, 2)]
@@ -265,11 +228,11 @@ def test_a_step_that_is_not_finite_is_skipped_counted_and_recorded(where, tmp_pa
 
 def test_a_skipped_step_is_left_out_of_the_averages_of_a_window(tmp_path):
     config = poisoned([2])
-    config = replace(config, log=replace(config.log, every=3))
-    train(config, tmp_path / "run")
-    records = events_of(tmp_path / "run", "train")
-    assert [record["step"] for record in records] == [3, 6]
-    assert all(record["loss"] is not None for record in records)
+    train(replace(config, log=replace(config.log, every=3)), tmp_path / "run")
+    assert [(line["step"], line["loss"] is None) for line in events_of(tmp_path / "run", "train")] == [
+        (3, False),
+        (6, False),
+    ]
 
 
 class Normalized(ToyDEQ):
@@ -292,14 +255,12 @@ class Normalized(ToyDEQ):
 def test_a_bad_sample_leaves_running_means_alone(huge, tmp_path):
     config = tiny_config("synthetic", loop={"num_steps": 6, "ema_decay": 0.5}, log={"eval_every": 6})
     config = replace(config, model=Normalized.Config(), data=LineData(num_train=96, bad=() if huge else (0,)))
-    folder = RunFolder.create(tmp_path / "run", config)
-    trainer = Trainer(config, folder)
+    trainer = make_trainer(config, tmp_path / "run")
     if huge:
         # Finite, but its square is not: batch normalization spreads it over the batch, and nobody can tell who it was.
         trainer.splits.train.inputs[0] = 1e38
     trainer.train()
-    events = [record["event"] for record in metrics_of(folder.path)]
-    assert events.count("skipped") == (1 if huge else 0)
+    assert len(events_of(tmp_path / "run", "skipped")) == (1 if huge else 0)
     assert trainer.average is not None
     for model in (trainer.model, trainer.average):
         for name, buffer in model.named_buffers():
@@ -309,16 +270,25 @@ def test_a_bad_sample_leaves_running_means_alone(huge, tmp_path):
 
 
 class Diverging(ToyDEQ):
-    """A ToyDEQ whose map has no fixed point for inputs above 0.9, at which its state becomes infinite."""
+    """A ToyDEQ with a running mean, whose map has no fixed point for inputs above 0.9: its state becomes infinite."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(AbstractModelConfig):
         def build(self) -> nn.Module:
             return Diverging(hidden=4)
 
+    def __init__(self, **sizes) -> None:
+        super().__init__(**sizes)
+        self.register_buffer("mean", torch.zeros(()))
+
     def encode(self, x):
         z0, (u,) = super().encode(x)
         return z0, (torch.where(x > 0.9, 3e38, u),)
+
+    def decode(self, z):
+        if self.training:
+            self.mean.lerp_(z.detach().mean(), 0.5)
+        return super().decode(z)
 
 
 @pytest.mark.parametrize(("kind", "accumulate"), [("input", 1), ("state", 2)])
@@ -328,8 +298,7 @@ def test_a_bad_sample_does_not_cost_the_others_their_gradients(kind, accumulate,
     model = Diverging.Config() if kind == "state" else config.model
     data = LineData() if kind == "state" else LineData(bad=(3, 7, 8))
     config = replace(config, model=model, data=data)
-    folder = RunFolder.create(tmp_path / "run", config)
-    trainer = Trainer(config, folder)
+    trainer = make_trainer(config, tmp_path / "run")
     x = trainer.splits.train.inputs
 
     def is_bad(x):
@@ -348,9 +317,11 @@ def test_a_bad_sample_does_not_cost_the_others_their_gradients(kind, accumulate,
     for moved, (name, parameter) in zip(trainer.model.parameters(), twin.named_parameters(), strict=True):
         rate = config.optimizer.rate(0, 1)
         torch.testing.assert_close(moved, parameter - rate * parameter.grad, msg=name)
-    (line,) = events_of(folder.path, "train")
+    (line,) = events_of(tmp_path / "run", "train")
     assert line["num_bad_samples"] == num_bad
     assert line["num_skipped"] == 0
+    # Nor do they stay in running means.
+    assert_same(dict(trainer.model.named_buffers()), dict(twin.named_buffers()))
 
 
 def poisoned_recipe(folder: Path, arguments: str) -> str:
@@ -397,16 +368,11 @@ def test_too_many_bad_steps_in_a_row_end_the_run_with_code_1_and_advice(tmp_path
 
 def test_metrics_are_json_even_where_numbers_are_not_finite(tmp_path):
     # A validation loss that is infinite is recorded as null.
-    config = poisoned([])
-    folder = RunFolder.create(tmp_path / "run", config)
-    trainer = Trainer(config, folder)
+    trainer = make_trainer(poisoned([]), tmp_path / "run")
     trainer.splits.validation.targets[0] = float("inf")
     trainer.train()
-
-    def refuse(name):
-        raise AssertionError(name)
-
-    records = [json.loads(line, parse_constant=refuse) for line in folder.metrics_path.read_text().splitlines()]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line, parse_constant=pytest.fail) for line in lines]
     assert [record["event"] for record in records[-2:]] == ["evaluation", "finished"]
     assert records[-2]["loss"] is None
 
@@ -467,25 +433,20 @@ def test_what_is_in_a_lock_stays_there(path):
     assert (path / ".lock").read_text() == "note"
 
 
-def test_lines_that_cannot_be_read_are_kept_aside_and_cost_no_others(path, whole, caplog):
+@pytest.mark.parametrize(
+    ("line", "is_cut_off"), [(1, False), (-1, False), (-1, True)], ids=["inner", "last", "cut off"]
+)
+def test_lines_that_cannot_be_read_are_kept_aside_and_cost_no_others(line, is_cut_off, path, caplog):
     lines = (path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    damaged = b"".join([lines[0], b"\xff" + lines[1][1:], *lines[2:]])
+    lines[line] = lines[line].replace(b":", b"\xff")
+    damaged = b"".join(lines)[: -1 if is_cut_off else None]
     (path / "metrics.jsonl").write_bytes(damaged)
     train(CONFIG, path)
-    assert (path / "metrics.1.jsonl").read_bytes() == damaged
-    assert "lines that cannot be read (2); it is kept as metrics.1.jsonl" in caplog.text
-    steps = [line["step"] for line in events_of(path, "train")]
-    assert steps == [1, *range(3, 13)]
-
-
-@pytest.mark.parametrize("is_cut_off", [True, False])
-def test_a_last_line_is_kept_aside_unless_a_crash_cut_it_off(is_cut_off, path, caplog):
-    lines = (path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    damaged = b"".join([*lines[:-1], lines[-1].replace(b":", b"\xff")])
-    (path / "metrics.jsonl").write_bytes(damaged[:-1] if is_cut_off else damaged)
-    train(CONFIG, path)
-    assert (path / "metrics.1.jsonl").exists() != is_cut_off
-    assert ("lines that cannot be read" in caplog.text) != is_cut_off
+    # What a crash cut off is no loss.
+    assert ((path / "metrics.1.jsonl").exists(), "lines that cannot be read" in caplog.text) == (not is_cut_off,) * 2
+    assert is_cut_off or (path / "metrics.1.jsonl").read_bytes() == damaged
+    assert line == -1 or "lines that cannot be read (2); it is kept as metrics.1.jsonl" in caplog.text
+    assert [record["step"] for record in events_of(path, "train")] == [1, *range(2 if line == -1 else 3, 13)]
 
 
 def test_metrics_of_a_run_that_lost_its_checkpoints_are_kept_aside(path, whole, caplog):

@@ -20,6 +20,10 @@ def _entries(state):
     return state["optimizer"]["state"][0]
 
 
+def _settings(state):
+    return state["optimizer"]["param_groups"][0]
+
+
 FORGERIES = {
     "moments of another shape": (lambda s: _entries(s).update(exp_avg=torch.zeros(3)), "exp_avg of parameter 0"),
     "moments of one number": (lambda s: _entries(s).update(exp_avg_sq=torch.tensor(0.0)), "exp_avg_sq of parameter 0"),
@@ -30,20 +34,10 @@ FORGERIES = {
     "moments that are no tensor": (lambda s: _entries(s).update(exp_avg=1.0), "is float instead of"),
     "steps of many numbers": (lambda s: _entries(s).update(step=torch.zeros(2)), "step of parameter 0"),
     "a parameter too many": (lambda s: s["optimizer"]["state"].update({99: {}}), "parameter 99"),
-    "a rate that is a text": (lambda s: s["optimizer"]["param_groups"][0].update(eps="x"), "eps of the optimizer"),
-    "a rate that is a list": (lambda s: s["optimizer"]["param_groups"][0].update(eps=[1, 2]), "eps of the optimizer"),
-    "another rate": (
-        lambda s: s["optimizer"]["param_groups"][0].update(eps=0.5),
-        "eps of the optimizer is 0.5 instead of 1e-08",
-    ),
-    "a learning rate that is a text": (
-        lambda s: s["optimizer"]["param_groups"][0].update(lr="x"),
-        "lr of the optimizer",
-    ),
-    "parameters in another order": (
-        lambda s: s["optimizer"]["param_groups"][0]["params"].reverse(),
-        "params of the optimizer is",
-    ),
+    "a rate that is a text": (lambda s: _settings(s).update(eps="x"), "eps of the optimizer"),
+    "another rate": (lambda s: _settings(s).update(eps=0.5), "eps of the optimizer is 0.5 instead of 1e-08"),
+    "a learning rate that is a text": (lambda s: _settings(s).update(lr="x"), "lr of the optimizer"),
+    "parameters in another order": (lambda s: _settings(s)["params"].reverse(), "params of the optimizer is"),
     "steps before the first": (lambda s: _entries(s).update(step=torch.tensor(-1.0)), "step of parameter 0"),
     "windows of integers": (lambda s: s["window"]["sums"].update(loss=1), "'loss' in sums of the window is a int"),
     "windows that are integers": (lambda s: s["window"].update(counts=3), "counts of the window is a int"),
@@ -86,6 +80,6 @@ def test_a_forged_state_is_refused_by_name(case, stopped, tmp_path, capfd):
 
 def test_the_settings_of_an_optimizer_are_not_taken_from_a_state(stopped, tmp_path):
     path = shutil.copytree(stopped, tmp_path / "run")
-    forge_state(path, lambda s: s["optimizer"]["param_groups"][0].__delitem__("eps"))
-    forge_state(path, lambda s: s["optimizer"]["param_groups"][0].update(capturable=True, fused=[1]))
+    forge_state(path, lambda s: _settings(s).__delitem__("eps"))
+    forge_state(path, lambda s: _settings(s).update(capturable=True, fused=[1]))
     assert main(["train", "--resume", "--out", str(path)]) == 0

@@ -1,6 +1,5 @@
 """Parameters that are sharded over processes: `steadeq train --parallel fsdp`."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,8 +9,9 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from lab.data.published import write_words
 from lab.train import fsdp_worker
-from lab.train.runs import assert_same, final_state, snapshot, train, train_until
+from lab.train.runs import assert_same, final_state, latest, reseal, snapshot, train, train_until
 from lab.train.test_distributed import assert_close, train_two
 from two_processes import run_workers
 
@@ -38,12 +38,7 @@ class Job:
 def job(tmp_path_factory) -> Iterator[Job]:
     """Have two processes train all runs of the worker, once, as starting them is what takes time."""
     folder = tmp_path_factory.mktemp("fsdp")
-    text = folder / "data" / "wikitext-2"
-    text.mkdir(parents=True)
-    generator = torch.Generator().manual_seed(0)
-    for split, length in (("train", 150), ("valid", 60), ("test", 40)):
-        numbers = [*range(13), *torch.randint(13, (length,), generator=generator).tolist()]
-        (text / f"wiki.{split}.tokens").write_text(" ".join(f"w{number}" for number in numbers) + "\n")
+    write_words(folder / "data" / "wikitext-2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("STEADEQ_DATA", str(folder / "data"))
@@ -145,10 +140,8 @@ def test_each_process_writes_its_own_part_of_a_checkpoint(job):
 
 def test_a_sharded_run_is_opened_without_other_processes(job, capsys):
     path = job.folder / "conv"
-    checkpoint = RunFolder(path).checkpoints().load_latest()
-    assert checkpoint is not None
     # Evaluations use the average of the weights.
-    assert_same(dict(load_model(path).state_dict()), checkpoint.average)
+    assert_same(dict(load_model(path).state_dict()), latest(path).average)
     assert main(["evaluate", str(path), "--budgets", "2", "--split", "validation"]) == 0
     assert "accuracy" in capsys.readouterr().out
     text = ["generate", str(job.folder / "language"), "--num-tokens", "3", "--prompt", "w1 w2"]
@@ -170,9 +163,7 @@ def test_a_damaged_shard_is_named_and_the_checkpoint_before_is_used(damaged, cap
     shard.write_bytes(content)
     with pytest.raises(DamagedCheckpointError, match=f"{shard.name} has changed since it was written"):
         checkpoints.load(last)
-    latest = checkpoints.load_latest()
-    assert latest is not None
-    assert latest.step == before
+    assert latest(damaged).step == before
     assert "Trying the one before it" in caplog.text
 
 
@@ -195,9 +186,7 @@ def test_a_shard_that_claims_more_than_it_holds_is_refused_before_memory_is_take
     ((key, places),) = [(key, json.loads(text)) for key, text in metadata.items() if "saved_offsets" in text]
     next(place for place in places.values() if place["saved_offsets"])["saved_offsets"][0] += 10**12
     safetensors.torch.save_file(tensors, shard, {**metadata, key: json.dumps(places)})
-    checksums = json.loads((folder / "checksums.json").read_text())
-    checksums[shard.name] = hashlib.sha256(shard.read_bytes()).hexdigest()
-    (folder / "checksums.json").write_text(json.dumps(checksums))
+    reseal(folder, shard.name)
     with pytest.raises(DamagedCheckpointError, match="do not form a tensor"):
         RunFolder(damaged).checkpoints().load(step)
 
@@ -249,8 +238,7 @@ def test_a_run_may_change_how_it_is_distributed(tmp_path):
         new = ("synthetic", *fixed, "--log.checkpoint-every", "4") if num_steps == 4 else ("--resume",)
         length = ("--loop.num-steps", str(num_steps), "--out", str(path), "--parallel", parallel)
         train_two(*new, *length, "--optimizer.schedule", "constant")
-        latest = path / "checkpoints" / f"step-{num_steps:08d}"
-        assert any(latest.glob("shard-*")) == (parallel == "fsdp")
+        assert any(path.glob(f"checkpoints/step-{num_steps:08d}/shard-*")) == (parallel == "fsdp")
     arguments = ["train", "synthetic", *fixed, "--loop.num-steps", "12", "--out", str(tmp_path / "one")]
     assert main([*arguments, "--optimizer.schedule", "constant"]) == 0
     changed, one = final_state(path), final_state(tmp_path / "one")

@@ -5,18 +5,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lab.train.runs import assert_same, change, crash, final_state, train, train_until
-from lab.train.test_distributed import assert_close, train_two
+from lab.data.published import write_words
+from lab.train.runs import assert_same, change, crash, final_state, latest, make_trainer, train, train_until
 
 from steadeq import GMRES, Anderson, Implicit, JacobianRegularizer
-from steadeq.lab.cli.main import main
 from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig, WarmupConfig
 from steadeq.lab.data import Text, WikiText2
 from steadeq.lab.errors import InputError, Interrupted, RunError
 from steadeq.lab.optimizers import Adam
 from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.tasks import LanguageModeling
-from steadeq.lab.train import Process, Trainer
+from steadeq.lab.train import Process
 from steadeq.lab.train.evaluation import Evaluator
 from steadeq.models import DEQTransformerLM, TransformerXL
 
@@ -36,12 +35,7 @@ def corpus(tmp_path, monkeypatch):
     """Put a small text where WikiText-2 is looked for: 13 words and the two that are always there."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("STEADEQ_DATA", str(tmp_path / "data"))
-    folder = tmp_path / "data" / "wikitext-2"
-    folder.mkdir(parents=True)
-    generator = torch.Generator().manual_seed(0)
-    for split, length in (("train", 150), ("valid", 60), ("test", 40)):
-        numbers = [*range(13), *torch.randint(13, (length,), generator=generator).tolist()]
-        (folder / f"wiki.{split}.tokens").write_text(" ".join(f"w{number}" for number in numbers) + "\n")
+    write_words(tmp_path / "data" / "wikitext-2")
 
 
 def make_config(model=None, **sections):
@@ -63,7 +57,6 @@ def make_config(model=None, **sections):
 MODELS = {
     "deq": None,
     "transformer-xl": TransformerXL.Config(**SIZES, num_layers=2, dropout=0.1),
-    "no-memory": DEQTransformerLM.Config(**{**SIZES, "memory_length": 0}),
 }
 
 
@@ -78,29 +71,9 @@ def test_a_run_resumes_bit_for_bit_with_its_carry(model, tmp_path):
     assert_same(final_state(tmp_path / "broken"), final_state(tmp_path / "whole"))
 
 
-# Sharded ones, with the same carry, are among the quick tests of test_fsdp.py.
-@pytest.mark.slow
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_two_processes_are_one_with_two_parts_and_share_their_carry(tmp_path):
-    options = (
-        *("--loop.num-steps", "7", "--loop.batch-size", "4", "--loop.ema-decay", "0.9", "--data.length", "5"),
-        *("--log.eval-every", "4", "--log.checkpoint-every", "4", "--log.spectrum-samples", "0"),
-        *("--model.vocab-size", str(VOCAB_SIZE), "--model.features", "8", "--model.num-heads", "2", "--model.cutoffs"),
-        *("--model.hidden-features", "12", "--model.memory-length", "6", "--log.eval-batch-size", "3"),
-    )
-    train_two("wikitext2-deq-post-cpu", "--out", str(tmp_path / "two"), *options)
-    one = ("train", "wikitext2-deq-post-cpu", "--out", str(tmp_path / "one"), "--loop.accumulate", "2")
-    assert main([*one, *options]) == 0
-    two, one = final_state(tmp_path / "two"), final_state(tmp_path / "one")
-    assert_close(two, one)
-    for a, b in zip(two["state"]["carry"], one["state"]["carry"], strict=True):
-        assert a.shape == b.shape == (4, 6, b.shape[2])
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
 def test_a_carry_is_handed_on_within_an_epoch_and_forgotten_at_its_end(tmp_path, monkeypatch):
     config = make_config(loop={"num_steps": 16}, log={"eval_every": 16})
-    trainer = Trainer(config, RunFolder.create(tmp_path / "run", config))
+    trainer = make_trainer(config, tmp_path / "run")
     assert trainer.reader.steps_per_epoch == 8
     seen = []
     plain = trainer.train_step.forward
@@ -126,7 +99,7 @@ def test_a_carry_is_handed_on_within_an_epoch_and_forgotten_at_its_end(tmp_path,
 
 def test_the_carry_of_a_bad_step_is_not_kept(tmp_path, monkeypatch):
     config = make_config(log={"eval_every": 12})
-    trainer = Trainer(config, RunFolder.create(tmp_path / "run", config))
+    trainer = make_trainer(config, tmp_path / "run")
     plain = trainer.train_step.forward
     kept = {}
 
@@ -145,7 +118,7 @@ def test_the_carry_of_a_bad_step_is_not_kept(tmp_path, monkeypatch):
 
 def test_perplexity_is_that_of_all_tokens_with_the_last_short_segment(tmp_path):
     config = make_config()
-    model = Trainer(config, RunFolder.create(tmp_path / "run", config)).model.eval()
+    model = make_trainer(config, tmp_path / "run").model.eval()
     text = Text(tokens=torch.randint(VOCAB_SIZE, (47,), generator=torch.Generator().manual_seed(1)), length=5)
     solver = Anderson(max_evals=60, tol=1e-6)
     measured = Evaluator(task=LanguageModeling(), process=Process(), batch_size=3).measure(model, text, solver)
@@ -162,32 +135,18 @@ def test_perplexity_is_that_of_all_tokens_with_the_last_short_segment(tmp_path):
     assert measured.score == pytest.approx(math.exp(loss), rel=1e-6)
 
 
-def test_training_records_a_perplexity_and_learns(tmp_path):
-    # Words that come in a fixed order can be told from the one before.
-    folder = tmp_path / "data" / "wikitext-2"
-    for split in ("train", "valid", "test"):
-        (folder / f"wiki.{split}.tokens").write_text((" ".join(f"w{n}" for n in range(13)) + "\n") * 12)
-    config = make_config(
-        DEQTransformerLM.Config(**SIZES), loop={"num_steps": 64}, warmup={"num_steps": 0}, regularizer={"weight": 0.0}
-    )
-    trainer = train(config, tmp_path / "run")
-    assert trainer.evaluation["perplexity"] == pytest.approx(math.exp(trainer.evaluation["loss"]))
-    assert trainer.evaluation["perplexity"] < 5
-
-
 @pytest.mark.parametrize(("loop", "message"), [({"batch_size": 80}, "too short"), ({"batch_size": 3}, "multiple of")])
 def test_a_text_that_is_too_short_is_refused(loop, message, tmp_path):
     config = make_config(loop=loop)
     with pytest.raises(InputError, match=message):
-        Trainer(config, RunFolder.create(tmp_path / "run", config))
+        make_trainer(config, tmp_path / "run")
 
 
 def test_a_carry_that_does_not_fit_the_network_is_refused(tmp_path):
     config = make_config()
     crash(config, tmp_path / "run", at=6)
-    checkpoints = RunFolder(tmp_path / "run").checkpoints()
-    checkpoint = checkpoints.load_latest()
+    checkpoint = latest(tmp_path / "run")
     checkpoint.state["carry"] = [part[..., :3] for part in checkpoint.state["carry"]]
-    checkpoints.save(checkpoint)
+    RunFolder(tmp_path / "run").checkpoints().save(checkpoint)
     with pytest.raises(RunError, match="was not saved by a run"):
         train(config, tmp_path / "run")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.train.runs import Crash, assert_same, raise_at
+from lab.train.runs import Crash, assert_same, latest, raise_at
 
 from steadeq import load_model
 from steadeq.lab.cli.main import main
@@ -22,9 +22,7 @@ def train(arguments: str) -> int:
 
 
 def weights(path) -> dict[str, torch.Tensor]:
-    checkpoint = RunFolder(Path(path)).checkpoints().load_latest()
-    assert checkpoint is not None
-    return checkpoint.weights
+    return latest(Path(path)).weights
 
 
 @pytest.fixture(scope="module")

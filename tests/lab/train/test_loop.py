@@ -3,11 +3,21 @@
 import copy
 import math
 from dataclasses import dataclass, replace
-from itertools import product
 
 import pytest
 import torch
-from lab.train.runs import LineData, Watcher, assert_same, events_of, final_state, metrics_of, tiny_config, train
+from lab.train.runs import (
+    LineData,
+    assert_same,
+    events_of,
+    final_state,
+    make_trainer,
+    metrics_of,
+    record,
+    tiny_config,
+    train,
+    weights_of,
+)
 from torch import nn
 
 from steadeq import (
@@ -21,21 +31,17 @@ from steadeq import (
     Increments,
     Linear,
     NewtonKrylov,
-    OneStep,
     Phantom,
     Picard,
     Shine,
     StopAfter,
-    Unrolled,
 )
 from steadeq.lab.config import RandomBudget
-from steadeq.lab.data import AbstractDataConfig, AbstractDataset, InMemory, SampleReader
-from steadeq.lab.data.readers import BatchOrder
+from steadeq.lab.data import AbstractDataConfig, InMemory
 from steadeq.lab.errors import InputError
 from steadeq.lab.optimizers import SGD, Adam, AdamW
-from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.tasks import Regression
-from steadeq.lab.train import Process, Trainer
+from steadeq.lab.train import Process
 from steadeq.lab.train.evaluation import Evaluator
 from steadeq.models import AbstractModelConfig, ToyDEQ
 
@@ -65,35 +71,6 @@ def double_config(**sections):
 RARELY = {"eval_every": 1000, "checkpoint_every": 1000}
 
 
-def make_trainer(config, path, **options):
-    return Trainer(config, RunFolder.create(path, config), **options)
-
-
-def weights(model):
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-class Recorder(Watcher):
-    """Keeps what each step recorded, and the weights after it."""
-
-    def __init__(self):
-        super().__init__()
-        self.weights, self.values = [], []
-
-    def advance(self, title, step, values):
-        assert self.trainer is not None
-        self.weights.append(weights(self.trainer.model))
-        self.values.append(dict(values))
-
-
-def record(config, path):
-    recorder = Recorder()
-    recorder.trainer = make_trainer(config, path, display=recorder)
-    initial = weights(recorder.trainer.model)
-    recorder.trainer.train()
-    return initial, recorder
-
-
 # Gradients
 
 
@@ -103,8 +80,8 @@ def test_parts_of_a_batch_add_up_to_the_whole(parts, num_train, tmp_path):
     config = replace(double_config(), data=LineData(num_train=num_train, dtype="float64"))
     whole = train(config, tmp_path / "whole")
     split = train(replace(config, loop=replace(config.loop, accumulate=parts)), tmp_path / "split")
-    for name, value in weights(whole.model).items():
-        torch.testing.assert_close(weights(split.model)[name], value, rtol=1e-9, atol=1e-9)
+    for name, value in weights_of(whole.model).items():
+        torch.testing.assert_close(weights_of(split.model)[name], value, rtol=1e-9, atol=1e-9)
     for a, b in zip(metrics_of(tmp_path / "split"), metrics_of(tmp_path / "whole"), strict=True):
         for name in {"loss", "mse", "grad_norm"} & b.keys():
             assert a[name] == pytest.approx(b[name], rel=1e-7, abs=1e-12), name
@@ -137,11 +114,11 @@ def test_a_run_equals_a_loop_written_by_hand(method, fields, tmp_path):
         with torch.no_grad():
             for a, p in zip(average.parameters(), model.parameters(), strict=True):
                 a.copy_(0.8 * a + 0.2 * p)
-        for name, value in weights(model).items():
+        for name, value in weights_of(model).items():
             torch.testing.assert_close(recorder.weights[step][name], value, rtol=1e-9, atol=1e-10)
     assert trainer.average is not None
-    for name, value in weights(average).items():
-        torch.testing.assert_close(weights(trainer.average)[name], value, rtol=1e-9, atol=1e-10)
+    for name, value in weights_of(average).items():
+        torch.testing.assert_close(weights_of(trainer.average)[name], value, rtol=1e-9, atol=1e-10)
     assert max(v["grad_norm"] for v in recorder.values) > 0.5, "the clipping was not tested"
 
 
@@ -175,7 +152,7 @@ def test_the_first_phase_is_backpropagation_through_the_loop(tmp_path):
         with torch.no_grad():
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
                 parameter -= 0.1 * gradient
-        for name, value in weights(model).items():
+        for name, value in weights_of(model).items():
             torch.testing.assert_close(recorder.weights[step][name], value, rtol=1e-10, atol=1e-12)
     for step, values in enumerate(recorder.values):
         is_unrolled = step < 3
@@ -186,13 +163,12 @@ def test_the_first_phase_is_backpropagation_through_the_loop(tmp_path):
 
 
 def test_the_penalty_of_the_first_phase_has_its_own_weight(tmp_path):
-    config = double_config(
-        warmup={"num_steps": 4, "depth": 3, "regularizer_weight": 0.7}, regularizer={"weight": 0.0, "probability": 1.0}
+    warmup = {"num_steps": 4, "depth": 3, "regularizer_weight": 0.7}
+    _, recorder = record(
+        double_config(warmup=warmup, regularizer={"weight": 0.0, "probability": 1.0}), tmp_path / "run"
     )
-    _, recorder = record(config, tmp_path / "run")
-    for step, values in enumerate(recorder.values):
-        assert values["regularizer_weight"] == (0.7 if step < 4 else 0.0)
-        assert (values["penalty"] > 0) == (step < 4)
+    found = [(values["regularizer_weight"], values["penalty"] > 0) for values in recorder.values]
+    assert found == [(0.7, True)] * 4 + [(0.0, False)] * 8
 
 
 # Schedules
@@ -334,18 +310,14 @@ def budgets(config, path) -> list[int]:
 
 
 def test_random_budgets_stay_in_their_range_reach_its_ends_and_repeat(tmp_path):
-    config = tiny_config(
-        solver={"max_evals": 5, "tol": 0.0},
-        budget=RandomBudget(low=-2, high=3),
-        loop={"num_steps": 40, "batch_size": 2},
-        log=RARELY,
+    sections = {"solver": {"max_evals": 5, "tol": 0.0}, "budget": RandomBudget(low=-2, high=3), "log": RARELY}
+    first, again, other = (
+        budgets(tiny_config(**sections, loop={"num_steps": 40, "batch_size": 2, "seed": seed}), tmp_path / name)
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
     )
-    first = budgets(config, tmp_path / "a")
     assert len(first) == 40
     assert set(first) == {3, 4, 5, 6, 7, 8}
-    assert budgets(config, tmp_path / "b") == first
-    other = replace(config, loop=replace(config.loop, seed=1))
-    assert budgets(other, tmp_path / "c") != first
+    assert first == again != other
 
 
 def test_budgets_can_be_random_on_penalized_steps_only(tmp_path):
@@ -459,24 +431,21 @@ def test_the_seed_decides_all_and_the_global_one_nothing(tmp_path):
     assert metrics_of(tmp_path / "a")[0]["loss"] != metrics_of(tmp_path / "c")[0]["loss"]
 
 
-def test_training_works_with_every_solver_and_every_gradient(tmp_path):
-    budget = {"max_evals": 6, "tol": 1e-3}
-    for index, (solver, adjoint) in enumerate(
-        [
-            (Broyden(**budget), Shine()),
-            (Picard(**budget), OneStep()),
-            (NewtonKrylov(**budget), Implicit(Broyden(**budget))),
-            (Anderson(**budget), Implicit(Anderson(**budget))),
-            (Anderson(**budget), Implicit(Picard(**budget))),
-            (Picard(**budget), Unrolled()),
-            (Picard(**budget), Phantom(num_steps=2)),
-        ]
-    ):
-        path = tmp_path / str(index)
-        train(tiny_config(solver=solver, adjoint=adjoint, loop={"num_steps": 3}), path)
-        records = metrics_of(path)
-        assert [r["event"] for r in records] == ["train"] * 3 + ["evaluation", "finished"]
-        assert all(math.isfinite(r["loss"]) for r in records[:-1])
+@pytest.mark.parametrize(
+    ("solver", "adjoint"),
+    [
+        (Broyden, Shine()),
+        (NewtonKrylov, Implicit(Broyden(max_evals=6))),
+        (Anderson, Implicit(Picard(max_evals=6))),
+        (Picard, Phantom(num_steps=2)),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+def test_other_solvers_and_gradients_train_too(solver, adjoint, tmp_path):
+    path = tmp_path / "run"
+    train(tiny_config(solver=solver(max_evals=6, tol=1e-3), adjoint=adjoint, loop={"num_steps": 3}), path)
+    assert [line["event"] for line in metrics_of(path)] == ["train"] * 3 + ["evaluation", "finished"]
+    assert all(math.isfinite(line["loss"]) for line in metrics_of(path)[:-1])
 
 
 def test_windows_average_over_their_steps(tmp_path):
@@ -484,12 +453,12 @@ def test_windows_average_over_their_steps(tmp_path):
     train(tiny_config(log={"every": 5}), tmp_path / "window")
     single, window = (events_of(tmp_path / name, "train") for name in ("single", "window"))
     assert [r["step"] for r in window] == [5, 10, 12]
-    for record, steps in zip(window, (single[:5], single[5:10], single[10:]), strict=True):
-        assert record["loss"] == pytest.approx(sum(s["loss"] for s in steps) / len(steps))
+    for line, steps in zip(window, (single[:5], single[5:10], single[10:]), strict=True):
+        assert line["loss"] == pytest.approx(sum(s["loss"] for s in steps) / len(steps))
         norms = [s["jacobian_norm"] for s in steps if "jacobian_norm" in s]
-        assert ("jacobian_norm" in record) == bool(norms)
+        assert ("jacobian_norm" in line) == bool(norms)
         if norms:
-            assert record["jacobian_norm"] == pytest.approx(sum(norms) / len(norms))
+            assert line["jacobian_norm"] == pytest.approx(sum(norms) / len(norms))
 
 
 @pytest.mark.slow
@@ -500,52 +469,6 @@ def test_a_compiled_cell_gives_the_same_run(tmp_path):
     for event in ("train", "evaluation"):
         compiled, plain = (events_of(tmp_path / name, event) for name in ("compiled", "plain"))
         assert [line["loss"] for line in compiled] == pytest.approx([line["loss"] for line in plain], rel=1e-4)
-
-
-# Batches
-
-
-class ReadData(AbstractDataset):
-    """As if read from disk: not in memory."""
-
-    def __init__(self):
-        self.asked = []
-
-    def __len__(self):
-        return 12
-
-    def batch(self, indices, generator=None):
-        noise = 0 if generator is None else torch.rand((), generator=generator)
-        self.asked.append(indices.tolist())
-        return indices.float()[:, None] + noise, indices
-
-
-def test_parts_that_are_read_ahead_are_read_once_and_what_would_be_read():
-    order, data = BatchOrder(12, batch_size=4, num_parts=2, seed=0), ReadData()
-    ahead = SampleReader(data, order, parts=range(2), seed=0)
-    for step, part in product(range(7), range(2)):
-        # A fresh one has nothing read ahead.
-        plain = SampleReader(ReadData(), order, parts=range(2), seed=0)
-        for a, b in zip(ahead.get(step, part), plain.get(step, part), strict=True):
-            assert torch.equal(a, b)
-        plain.close()
-    ahead.close()
-    assert sorted(index for part in data.asked[:6] for index in part) == list(range(12))
-    assert len(data.asked) <= 15
-
-
-def test_an_error_while_reading_ahead_is_raised_where_the_batch_is_needed():
-    class Damaged(ReadData):
-        def batch(self, indices, generator=None):
-            if len(self.asked) == 1:
-                raise InputError("image.png is damaged.")
-            return super().batch(indices, generator)
-
-    reader = SampleReader(Damaged(), BatchOrder(12, batch_size=4, num_parts=1, seed=0), parts=range(1), seed=0)
-    reader.get(0, 0)
-    with pytest.raises(InputError, match=r"image\.png"):
-        reader.get(1, 0)
-    reader.close()
 
 
 # Data of others

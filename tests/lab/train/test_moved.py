@@ -4,23 +4,31 @@ import shutil
 from pathlib import Path
 
 import pytest
-from lab.train.runs import assert_same, final_state, make_run, metrics_of, snapshot, tiny_config, train
+from lab.train.runs import (
+    Watcher,
+    assert_same,
+    final_state,
+    make_run,
+    make_trainer,
+    metrics_of,
+    snapshot,
+    tiny_config,
+    train,
+)
 
 from steadeq.lab.errors import Interrupted, RunError
 from steadeq.lab.run.checkpoint import CheckpointFolder
 from steadeq.lab.run.folder import RunFolder
-from steadeq.lab.train import Trainer
-from steadeq.lab.train.display import Display
 
 CONFIG = tiny_config(loop={"num_steps": 12}, log={"every": 1, "checkpoint_every": 4, "eval_every": 4})
 
 
-class Meddler(Display):
+class Meddler(Watcher):
     """Does something after a step, asks to stop after another, and notes the title that is shown."""
 
-    def __init__(self, action, *, at: int, stop_at: int = -1) -> None:
-        self.action, self.at, self.stop_at = action, at, stop_at
-        self.trainer: Trainer | None = None
+    def __init__(self, action, *, at: int, stop_at: int) -> None:
+        super().__init__(stop_at=stop_at)
+        self.action, self.at = action, at
         self.titles: list[str] = []
 
     def begin(self, title, num_steps, step):
@@ -30,16 +38,13 @@ class Meddler(Display):
         self.titles.append(title)
         if step == self.at:
             self.action()
-        if step == self.stop_at:
-            assert self.trainer is not None
-            self.trainer.interruption.requested = True
+        super().advance(title, step, values)
 
 
 def train_with(path: Path, action, *, at: int = 5, stop_at: int = -1) -> Meddler:
-    folder = RunFolder.create(path, CONFIG)
     meddler = Meddler(action, at=at, stop_at=stop_at)
-    meddler.trainer = Trainer(CONFIG, folder, display=meddler)
-    with folder.lock():
+    meddler.trainer = make_trainer(CONFIG, path, display=meddler)
+    with meddler.trainer.folder.lock():
         meddler.trainer.train()
     return meddler
 
@@ -57,8 +62,7 @@ def path(tmp_path) -> Path:
 @pytest.fixture
 def target(tmp_path) -> Path:
     """Where the run is moved to."""
-    (tmp_path / "elsewhere").mkdir()
-    return tmp_path / "elsewhere" / "moved"
+    return tmp_path / "moved"
 
 
 def test_a_run_that_is_moved_goes_on_where_it_now_is(path, target, whole, caplog):

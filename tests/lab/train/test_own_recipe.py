@@ -1,4 +1,4 @@
-"""A recipe of one's own: a file outside of the package, with models and data that the package never saw."""
+"""A recipe of one's own: a file outside of the package, with parts of all kinds that the package never saw."""
 
 import json
 import shutil
@@ -27,7 +27,25 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from steadeq.lab.data import AbstractDataConfig, Splits
-from steadeq.lab.tasks import Regression
+from steadeq.lab.tasks import AbstractTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign(AbstractTask):
+    """Squared error, and the share of outputs with the right sign."""
+
+    metric = "agreement"
+    higher_is_better = True
+    is_share = True
+
+    def check(self, output, target):
+        pass
+
+    def losses(self, output, target):
+        return (output - target).square().flatten(1).mean(dim=1)
+
+    def scores(self, output, target, losses):
+        return (output.sign() == target.sign()).double().flatten(1).mean(dim=1)
 
 
 class Noisy(Dataset):
@@ -50,7 +68,7 @@ class Bikes(AbstractDataConfig):
     """Rentals by weather."""
 
     name = "bikes"
-    task = Regression()
+    task = Sign()
 
     num_train: int = 40
     """How many days to train on."""
@@ -80,10 +98,47 @@ import torch
 from bike_data import Bikes
 from torch import nn
 
-from steadeq import DEQ, Anderson, GMRES, Implicit, JacobianRegularizer
+from steadeq import DEQ
+from steadeq.adjoints import AbstractLinearAdjoint
+from steadeq.jacobian import AbstractRegularizer
 from steadeq.lab.config import LogConfig, LoopConfig, TrainConfig
 from steadeq.lab.optimizers import AbstractOptimizer
 from steadeq.models import AbstractEquilibriumModel, AbstractModelConfig
+from steadeq.solvers import GMRES, AbstractLinearSolver, AbstractSolver
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halved(AbstractSolver):
+    """Goes half of the way that f goes."""
+
+    def init(self, z, *, eps, may_sync):
+        return z
+
+    def step(self, state, at):
+        return at.z, at.z + 0.5 * at.g
+
+
+@dataclass(frozen=True)
+class Twofold(AbstractLinearAdjoint):
+    """The exact gradient, doubled; its solver is in a field of its own name."""
+
+    linear: AbstractLinearSolver = GMRES(max_evals=6, tol=1e-3)
+    """Its solver."""
+
+    def with_solver(self, change):
+        return replace(self, linear=change(self.linear))
+
+    def cotangent(self, vjp, g, state):
+        u, stats = self.linear.solve_linear(vjp, g)
+        return 2 * u, stats
+
+
+@dataclass(kw_only=True)
+class Small(AbstractRegularizer):
+    """A penalty on the size of the image of the state."""
+
+    def penalty(self, eq, *, generator=None):
+        return eq.f(eq.z.detach(), *eq.inputs).square().mean()
 
 
 class Plain(nn.Module):
@@ -162,9 +217,9 @@ def recipe() -> TrainConfig:
         model=Deep.Config(),
         data=Bikes(),
         optimizer=RMSprop(learning_rate=1e-2),
-        solver=Anderson(max_evals=6, tol=1e-3),
-        adjoint=Implicit(GMRES(max_evals=6, tol=1e-3)),
-        regularizer=JacobianRegularizer(weight=0.5, probability=0.5),
+        solver=Halved(max_evals=6, tol=1e-3),
+        adjoint=Twofold(),
+        regularizer=Small(weight=0.5, probability=0.5),
         loop=LoopConfig(num_steps=12, batch_size=8),
         log=LogConfig(eval_every=6, checkpoint_every=4, spectrum_samples=2, spectrum_products=4),
     )
@@ -173,10 +228,6 @@ def recipe() -> TrainConfig:
 def plain() -> TrainConfig:
     """Bikes with two layers."""
     return replace(recipe(), model=Plain.Config())
-
-
-def nothing():
-    return None
 '''
 
 RECIPE = ("--recipe", "bikes.py:recipe")
@@ -218,8 +269,12 @@ def test_a_recipe_of_a_file_is_trained(function, folder):
     assert content["optimizer"]["class"] == "bikes:RMSprop"
     record = RunRecord.read(path, f"bikes.py:{function}")
     assert record.is_finished
-    assert record.metric == "mse"
-    assert (record.training[-1].forward_evals is None) == (function == "plain")
+    assert record.metric == "agreement"
+    last = record.training[-1]
+    assert (last.forward_evals is None) == (last.backward_evals is None) == (function == "plain")
+    # What is no estimate of the norm of the Jacobian is not recorded as one.
+    assert any(line.penalty > 0 for line in record.training) == (function == "recipe")
+    assert all(line.jacobian_norm is None for line in record.training)
     assert (record.validations[-1].spectral_radius is None) == (function == "plain")
     assert record.num_parameters > 0
 
@@ -234,7 +289,9 @@ def test_it_resumes_bit_for_bit(function, step, folder, tmp_path, capfd):
         if late.name != f"step-{step:08}":
             shutil.rmtree(late)
     assert main(["train", recipe, "--resume", "--out", str(path)]) == 0
-    assert f"Resuming at step {step} of 12." in capfd.readouterr().out
+    output = capfd.readouterr().out
+    assert f"Resuming at step {step} of 12." in output
+    assert f"validation agreement {RunRecord.read(path, recipe).validations[-1].score:.2%}" in output
     assert_same(final_state(path)["weights"], final_state(folder / f"bikes-{function}")["weights"])
     assert_same(metrics_of(path), metrics_of(folder / f"bikes-{function}"))
 
@@ -278,13 +335,17 @@ def test_a_resumed_run_may_name_the_file_by_another_path(folder, project, tmp_pa
 def test_evaluate_and_report_take_the_recipe(folder, tmp_path, capfd):
     runs = {function: folder / f"bikes-{function}" for function in ("recipe", "plain")}
     for function, path in runs.items():
-        succeed(capfd, "evaluate", path, "--recipe", f"bikes.py:{function}")
+        output = succeed(capfd, "evaluate", path, "--recipe", f"bikes.py:{function}")
         rows = json.loads((path / "evaluation.json").read_text())["rows"]
         assert [row["max_evals"] for row in rows] == ([1, 2, 3, 4, 5, 6] if function == "recipe" else [0])
+        assert all(f"{row['agreement']:.2%}" in output for row in rows)
     # One report of both, as they are of one file.
     page = tmp_path / "report.html"
     succeed(capfd, "report", *runs.values(), *RECIPE, "--out", page)
-    assert all(path.name in page.read_text() for path in runs.values())
+    for function, path in runs.items():
+        record = RunRecord.read(path, f"bikes.py:{function}")
+        assert path.name in page.read_text()
+        assert record.task.show(record.evaluation.rows[-1].score) in page.read_text()
 
 
 def test_diagnose_takes_the_recipe(folder, capfd):
@@ -325,16 +386,13 @@ def test_without_the_recipe_one_sentence_says_how(folder, capfd):
     [
         ("nowhere.py:recipe", "There is no file nowhere.py"),
         ("broken.py:recipe", "line 3: ValueError: no bikes here"),
-        ("bikes.py", "bikes.py:function"),
         ("bikes.py:recip", "bikes.py has no function 'recip'. Did you mean 'recipe'?"),
-        ("bikes.py:nothing", "bikes.py:nothing returns None; it must return a TrainConfig"),
     ],
 )
 def test_a_recipe_that_is_not_there_is_refused(recipe, words, folder, tmp_path, capfd):
     assert words in refuse(capfd, "train", recipe, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    if "nothing" not in recipe:
-        assert words in refuse(capfd, "evaluate", folder / "bikes-recipe", "--recipe", recipe)
+    assert words in refuse(capfd, "evaluate", folder / "bikes-recipe", "--recipe", recipe)
 
 
 def test_a_config_of_a_script_needs_no_recipe_to_train(folder, tmp_path):
@@ -345,4 +403,9 @@ def test_a_config_of_a_script_needs_no_recipe_to_train(folder, tmp_path):
     config = load_recipe("bikes.py:plain").build()
     config = replace(config, recipe="", loop=replace(config.loop, num_steps=3))
     evaluation = Trainer(config, RunFolder.create(tmp_path / "run", config)).train()
-    assert evaluation["mse"] > 0
+    assert 0 <= evaluation["agreement"] <= 1
+
+
+def test_another_budget_reaches_the_solver_of_an_own_adjoint(folder):
+    config = load_recipe("bikes.py:recipe").build().with_max_evals(5)
+    assert (config.solver.max_evals, config.adjoint.linear.max_evals) == (5, 5)

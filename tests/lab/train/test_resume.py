@@ -12,6 +12,7 @@ from lab.train.runs import (
     crash,
     each,
     final_state,
+    latest,
     make_run,
     metrics_of,
     raise_at,
@@ -29,6 +30,7 @@ from steadeq.lab.errors import Interrupted
 from steadeq.lab.run.checkpoint import CheckpointFolder
 from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.run.record import RunRecord
+from steadeq.lab.train.display import Display
 from steadeq.lab.train.evaluation import Evaluator
 
 # All that has state at once.
@@ -67,14 +69,6 @@ def test_a_run_that_crashed_many_times_ends_like_one_that_never_did(variant, tmp
     assert_same(final_state(path), final_state(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize("step", each(range(1, 13), 3, 8, 10))
-def test_a_crash_after_any_step_leaves_no_trace(step, rich_ending, tmp_path):
-    config = tiny_config(**RICH)
-    crash(config, tmp_path / "run", at=step)
-    train(config, tmp_path / "run")
-    assert_same(final_state(tmp_path / "run"), rich_ending)
-
-
 @pytest.mark.parametrize("step", [6, 9])
 def test_a_power_cut_costs_only_what_came_after_the_last_checkpoint(step, rich_ending, tmp_path):
     config, path, sizes, plain = tiny_config(**RICH), tmp_path / "run", {}, os.fsync
@@ -90,59 +84,47 @@ def test_a_power_cut_costs_only_what_came_after_the_last_checkpoint(step, rich_e
         if file.is_file():
             # What no fsync has put on disk is lost.
             os.truncate(file, min(file.stat().st_size, sizes.get(file.stat().st_ino, 0)))
-    checkpoint = RunFolder(path).checkpoints().load_latest()
-    assert checkpoint is not None
-    assert checkpoint.step == step // 4 * 4
+    assert latest(path).step == step // 4 * 4
     train(config, path)
     assert_same(final_state(path), rich_ending)
 
 
-@pytest.mark.parametrize("step", each(range(1, 13), 5, 11))
-def test_a_request_to_stop_after_any_step_leaves_no_trace(step, rich_ending, tmp_path):
-    config, path = tiny_config(**RICH), tmp_path / "run"
+STOPS = [(step, crashes_soon) for crashes_soon in (False, True) for step in range(1, 12 if crashes_soon else 13)]
+
+
+@pytest.mark.parametrize("stop", each(STOPS, (5, False), (11, False), (4, True), (11, True)), ids=str)
+def test_a_request_to_stop_after_any_step_leaves_no_trace(stop, rich_ending, tmp_path, monkeypatch):
+    (step, crashes_soon), config, path = stop, tiny_config(**RICH), tmp_path / "run"
     with pytest.raises(Interrupted, match=r"Stopped at step \d+ of 12"):
         train_until(config, path, stop_at=step)
-    # It stops in an evaluation that is due, else at the end of the next step.
-    assert RunFolder(path).checkpoints().steps()[-1] == (step if step in (5, 10, 12) else step + 1)
-    train(config, path)
-    assert_same(final_state(path), rich_ending)
-
-
-@pytest.mark.parametrize("step", each(range(1, 12), 4, 11))
-def test_a_crash_soon_after_a_resumed_stop_leaves_no_trace(step, rich_ending, tmp_path, monkeypatch):
-    config, path = tiny_config(**RICH), tmp_path / "run"
-    with pytest.raises(Interrupted):
-        train_until(config, path, stop_at=step)
     saved = RunFolder(path).checkpoints().steps()[-1]
-    with monkeypatch.context() as patch:
-        if saved == 12:
-            raise_at(patch, [(CheckpointFolder, "save")], 1, Crash())
-        crash(config, path, at=saved + 1)
+    # It stops in an evaluation that is due, else at the end of the next step.
+    assert saved == (step if step in (5, 10, 12) else step + 1)
+    if crashes_soon:
+        with monkeypatch.context() as patch:
+            if saved == 12:
+                raise_at(patch, [(CheckpointFolder, "save")], 1, Crash())
+            crash(config, path, at=saved + 1)
     train(config, path)
     assert_same(final_state(path), rich_ending)
 
 
-@pytest.mark.parametrize("call", each(range(1, 13), 2, 9))
-def test_a_crash_in_the_middle_of_any_step_leaves_no_trace(call, rich_ending, tmp_path, monkeypatch):
-    config = tiny_config(**RICH)
-    with monkeypatch.context() as patch:
-        raise_at(patch, [(torch.optim.Adam, "step")], call, Crash())
-        with pytest.raises(Crash):
-            train(config, tmp_path / "run")
-    train(config, tmp_path / "run")
-    assert_same(final_state(tmp_path / "run"), rich_ending)
+PLACES = {
+    "step": (torch.optim.Adam, "step"),
+    "after step": (Display, "advance"),
+    "before checkpoint": (CheckpointFolder, "save"),
+    "checkpoint": (torch, "save"),
+    "evaluation": (Evaluator, "measure"),
+}
+CALLS = [(place, call) for place in PLACES for call in range(1, 13 if "step" in place else 4)]
+QUICK = [(place, call) for place, call in CALLS if call in ((3, 8, 10) if "step" in place else (2,))]
 
 
-@pytest.mark.parametrize("call", each([1, 2, 3], 2))
-@pytest.mark.parametrize(
-    "place",
-    [(CheckpointFolder, "save"), (torch, "save"), (Evaluator, "measure")],
-    ids=["before-checkpoint", "in-checkpoint", "in-evaluation"],
-)
-def test_a_crash_in_a_checkpoint_or_an_evaluation_leaves_no_trace(place, call, rich_ending, tmp_path, monkeypatch):
-    config = tiny_config(**RICH)
+@pytest.mark.parametrize("place_and_call", each(CALLS, *QUICK), ids=lambda pair: f"{pair[0]} {pair[1]}")
+def test_a_crash_anywhere_leaves_no_trace(place_and_call, rich_ending, tmp_path, monkeypatch):
+    (place, call), config = place_and_call, tiny_config(**RICH)
     with monkeypatch.context() as patch:
-        raise_at(patch, [place], call, Crash())
+        raise_at(patch, [PLACES[place]], call, Crash())
         with pytest.raises(Crash):
             train(config, tmp_path / "run")
     train(config, tmp_path / "run")
