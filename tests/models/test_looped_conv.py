@@ -56,6 +56,8 @@ def test_spectral_norms_are_at_most_one(dims, scale):
         norm = torch.linalg.matrix_norm(weight.flatten(1), ord=2)
         torch.testing.assert_close(conv.cached(), weight / norm if norm > 1 else weight)
     a, b = torch.randn(2, 5, 12, *x.shape[2:])
+    h = torch.randn_like(a[:, :6])
+    torch.testing.assert_close(cell.add_branch(h), (h + cell.down(torch.relu(cell.up(h)))) / 2)
     assert torch.dist(cell.adapter(a), cell.adapter(b)) <= torch.dist(a, b) * (1 + 1e-5)
 
 

@@ -98,6 +98,12 @@ def test_growth_beyond_the_limit_of_the_rule_is_rejected(script, max_growth, mar
         ([[0.5 * 0.9 ** (k // 30) for k in range(200)]], {}, [Status.MAX_EVALS], [200]),
         # Each sample is judged by itself.
         ([[0.5 * 0.9**k for k in range(60)], [0.5] * 60], {}, [Status.MAX_EVALS, Status.STAGNATED], [60, 40]),
+        (
+            [[0.5 * 0.9 ** ((k + shift) // 30) for k in range(200)] for shift in (0, 15)],
+            {},
+            [Status.MAX_EVALS] * 2,
+            [200, 200],
+        ),
         # 0.5 / (1 - 0.5) and its quotient are exact: the tolerance itself is good enough.
         ([[0.9, 0.5]], {"tol": 0.5}, [Status.CONVERGED], [2]),
     ],
