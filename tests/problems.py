@@ -97,20 +97,6 @@ PROBLEMS: dict[str, Callable[[torch.dtype, int], Problem]] = {
 }
 
 
-def scaled(problem: Problem, scale: float) -> Problem:
-    """Return the problem in other units: c f(z / c) from c z0, whose solution is c times the old one."""
-    return Problem(
-        name=problem.name,
-        f=lambda z, *inputs: scale * problem.f(z / scale, *inputs),
-        z0=scale * problem.z0,
-        inputs=problem.inputs,
-        exact=scale * problem.exact,
-        radius=problem.radius,
-        condition=problem.condition,
-        is_affine=problem.is_affine,
-    )
-
-
 def _affine(name: str, matrix: Tensor, dtype: torch.dtype, batch_size: int) -> Problem:
     matrix = matrix.to(dtype)
     b = _randn(batch_size, DIM, seed=0).to(dtype)

@@ -129,11 +129,6 @@ def test_a_linear_solver_that_falls_short_warns(cell, x):
         eq.z.sum().backward()
 
 
-def test_a_linear_solver_is_refused_for_the_fixed_point(cell, x):
-    with pytest.raises(TypeError, match=r"solver is Neumann\(.*linear systems only.*adjoint=Implicit\(Neumann\(\)\)"):
-        DEQ(cell, solver=Neumann())(x)
-
-
 def test_an_adjoint(cell, x):
     eq = DEQ(cell, solver=TIGHT, adjoint=Doubled()).solve(x)
     (actual,) = torch.autograd.grad(eq.z.sum(), cell.weight)

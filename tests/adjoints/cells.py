@@ -72,20 +72,6 @@ class TanhCell(nn.Module):
         return torch.tanh(z @ self.weight.T + self.bias + x)
 
 
-class CountBackward(torch.autograd.Function):
-    """The identity; counts how often a gradient passes."""
-
-    @staticmethod
-    def forward(ctx, x, counts):
-        ctx.counts = counts
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        ctx.counts.append(1)
-        return g, None
-
-
 def relative_error(actual: Tensor, expected: Tensor) -> float:
     """Return ‖actual - expected‖ / ‖expected‖."""
     with torch.no_grad():

@@ -3,9 +3,8 @@ import itertools
 import pytest
 import torch
 from adjoints.cells import ADJOINTS, TanhCell, leaf
-from torch import nn
 
-from steadeq import DEQ, Anderson, Broyden, Implicit, NewtonKrylov, Picard, Unrolled, fixed_point
+from steadeq import Anderson, Broyden, Implicit, NewtonKrylov, Picard, Unrolled, fixed_point
 
 each_adjoint = pytest.mark.parametrize("adjoint", ADJOINTS.values(), ids=ADJOINTS)
 BROYDEN = Broyden(max_evals=12, tol=1e-3)
@@ -73,31 +72,3 @@ def test_a_state_that_depends_on_nothing_trainable_requires_no_gradient(adjoint)
     eq = run(cell, x, solver=BROYDEN, adjoint=adjoint)
     assert eq.z.grad_fn is None
     assert not eq.z.requires_grad
-
-
-def test_parameters_that_the_cell_does_not_use_get_no_gradient():
-    cell = TanhCell(5)
-    cell.unused = nn.Parameter(torch.ones(3))
-    x = leaf(3, 5)
-    DEQ(cell)(x).sum().backward()
-    assert cell.unused.grad is None
-    assert cell.weight.grad is not None
-
-
-def test_gradients_may_be_switched_on_inside_of_no_grad():
-    cell, x = TanhCell(5), leaf(3, 5)
-    with torch.no_grad(), torch.enable_grad():
-        z = run(cell, x).z
-    assert z.requires_grad
-    z.sum().backward()
-    assert cell.weight.grad is not None
-
-
-def test_backward_inside_of_no_grad_works():
-    # Autograd decides what is recorded by create_graph, not by the mode around backward.
-    cell, x = TanhCell(5), leaf(3, 5)
-    expected = torch.autograd.grad(run(cell, x).z.sum(), cell.weight)
-    z = run(cell, x).z
-    with torch.no_grad():
-        actual = torch.autograd.grad(z, cell.weight, torch.ones_like(z))
-    torch.testing.assert_close(actual, expected)

@@ -176,16 +176,6 @@ def test_the_second_backward_may_run_in_another_thread(sources):
     torch.testing.assert_close(elsewhere, backward(values[1]), rtol=0, atol=0)
 
 
-def test_first_and_second_order_terms_of_one_loss_add_up(sources):
-    weight, x = sources
-    z = fixed_point(tanh_map(weight), torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z
-    (slope,) = torch.autograd.grad(energy(z), x, create_graph=True)
-    task = torch.autograd.grad(energy(z), weight, retain_graph=True)[0]
-    penalty = torch.autograd.grad(slope.square().sum(), weight, retain_graph=True)[0]
-    total = torch.autograd.grad(energy(z) + slope.square().sum(), weight)[0]
-    torch.testing.assert_close(total, task + penalty)
-
-
 def test_a_closed_over_result_of_a_computation_is_refused(sources):
     raw, x = sources
     weight = 0.5 * raw.sin()

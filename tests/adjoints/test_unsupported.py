@@ -78,20 +78,6 @@ def test_vmap_over_closed_over_parameters_is_refused(x):
         torch.func.vmap(value)(torch.stack([matrix(4, 0.5), matrix(4, 0.5)]))
 
 
-def test_the_functional_api_of_autograd_works(cell, x):
-    layer = lambda x: fixed_point(cell, torch.zeros_like(x), x, solver=TIGHT, adjoint=EXACT).z  # noqa: E731
-    jacobian = torch.autograd.functional.jacobian(layer, x).reshape(12, 12)
-    value = layer(x).detach()
-    slope = 1 - cell(value, x).detach() ** 2
-    blocks = [torch.linalg.inv(torch.eye(4) - row[:, None] * cell.weight.detach()) * row for row in slope]
-    torch.testing.assert_close(jacobian, torch.block_diag(*blocks), rtol=1e-9, atol=1e-10)
-    v = torch.randn_like(x)
-    _, product = torch.autograd.functional.vjp(layer, x, v)
-    torch.testing.assert_close(product.flatten(), v.flatten() @ jacobian)
-    _, product = torch.autograd.functional.jvp(layer, x, v)
-    torch.testing.assert_close(product.flatten(), jacobian @ v.flatten())
-
-
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
 @pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("solver", [LONG_LOOP, TIGHT], ids=["picard", "anderson"])

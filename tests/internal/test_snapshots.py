@@ -10,7 +10,6 @@ from stubs import Counted
 from torch import nn
 
 from steadeq import DEQ, Anderson, Broyden, NewtonKrylov, Picard, Reversible, Unrolled, fixed_point
-from steadeq.models import ToyDEQ
 from steadeq.nn import VariationalDropout, apply_weight_norm
 
 SOLVERS = {
@@ -133,18 +132,6 @@ def test_a_sample_that_fails_leaves_those_of_others_alone():
     torch.testing.assert_close(tuple(state[keep] for state in eq.states), alone.states)
 
 
-def test_they_have_the_structure_of_the_state():
-    def f(z, x):
-        a, b = z["a"], z["b"][0]
-        return {"a": torch.tanh(0.5 * b + x), "b": (torch.tanh(0.3 * a),)}
-
-    x = torch.randn(2, 3, dtype=torch.float64)
-    z0 = {"a": torch.zeros_like(x), "b": (torch.zeros_like(x),)}
-    (state,) = fixed_point(f, z0, x, solver=Picard(max_evals=9, tol=0), states_at=[2]).states
-    expected = f(f(z0, x), x)
-    torch.testing.assert_close(state, expected)
-
-
 def test_they_have_the_masks_and_the_weights_of_the_solve():
     class Cell(nn.Module):
         def __init__(self):
@@ -175,13 +162,6 @@ def test_autocast_reaches_the_evaluation_that_is_made_once_more():
         eq = fixed_point(f, torch.zeros_like(x), x, solver=Picard(max_evals=6, tol=0), states_at=(2,))
     eq.states[0].sum().backward()
     assert linear.weight.grad is not None
-
-
-def test_models_decode_them_as_they_decode_the_equilibrium():
-    model, x = ToyDEQ(hidden=4), torch.randn(2, 1)
-    output, eq = model.solve(x, solver=Picard(max_evals=6, tol=0), states_at=(5,))
-    # The image of the last evaluation but one is where plain iteration ends.
-    torch.testing.assert_close(model.decode(eq.states[0]), output)
 
 
 def test_the_graph_holds_on_to_no_more_than_without_them():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from steadeq import GMRES, Anderson, Implicit, Picard, fixed_point
+from steadeq import Anderson, Picard, fixed_point
 from steadeq._internal.autocast import state_layout
 from steadeq._internal.trees import Layout, Shared, check_inputs, describe, leaves, map_leaves
 
@@ -116,12 +116,6 @@ class TestRoundTrip:
         assert back.is_contiguous(memory_format=memory_format)
         assert_same(back, z)
 
-    def test_every_leaf_lies_in_the_matrix_by_samples(self):
-        z = (torch.arange(4.0).reshape(2, 2), {"a": torch.arange(10.0, 16.0).reshape(2, 3)})
-        torch.testing.assert_close(
-            Layout(z).pack(z), torch.tensor([[0.0, 1.0, 10.0, 11.0, 12.0], [2.0, 3.0, 13.0, 14.0, 15.0]])
-        )
-
     @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
     @pytest.mark.parametrize("image_format", [torch.contiguous_format, torch.channels_last])
     def test_an_image_in_another_memory_format_is_read_element_by_element(self, memory_format, image_format):
@@ -164,23 +158,19 @@ class Carry:
 @pytest.mark.parametrize(
     ("z0", "kind", "parts"),
     [
-        *((z0, ValueError, ("z0 has no tensors", describe(z0), "or dataclass")) for z0 in ((), [], {}, ({}, []))),
+        *((z0, ValueError, ("z0 has no tensors", describe(z0), "or dataclass")) for z0 in ((), ({}, []))),
         *(
             ((ONE, ONE.to(dtype)), TypeError, ("z0 holds a leaf of type", str(dtype), "floating-point"))
-            for dtype in (torch.int64, torch.bool, torch.complex64)
+            for dtype in (torch.int64, torch.complex64)
         ),
-        *(
-            ({"a": ONE, "b": leaf}, TypeError, (f"leaf of type {type(leaf).__name__}", "floating-point tensor"))
-            for leaf in (1.0, None, "z")
-        ),
+        ({"a": ONE, "b": None}, TypeError, ("leaf of type NoneType", "floating-point tensor")),
         ((ONE, Context(ONE, 1.0)), TypeError, ("z0 holds a leaf of type float", "floating-point tensor")),
         ((ONE, torch.zeros(3, 3)), ValueError, ("z0 has leaves of shapes", "(2, 3)", "(3, 3)", "the same batch")),
-        ((ONE, torch.zeros(())), ValueError, ("z0 has leaves of shapes", "(2, 3)", "()", "the same batch")),
         (torch.tensor(1.0), ValueError, ("z0 has leaves of shapes",)),
         ((ONE, ONE.to("meta")), ValueError, ("z0 has leaves on", "cpu", "meta", "one device")),
         *(
             (torch.zeros(shape), ValueError, ("z0 has an empty batch", str(shape), "at least one element"))
-            for shape in ((0, 3), (2, 0), (0,))
+            for shape in ((0, 3), (2, 0))
         ),
     ],
 )
@@ -197,17 +187,14 @@ def test_what_is_no_state_is_refused_before_f_is_called(z0, kind, parts):
             (z0, image, (f"f returned {describe(image)}", f"the state is {describe(z0)}", "same structure"))
             for z0, image in (
                 (ONE, (ONE,)),
-                ((ONE,), ONE),
                 ((ONE, ONE), [ONE, ONE]),
                 ((ONE, ONE), (ONE,)),
                 ({"a": ONE}, {"b": ONE}),
-                ({"a": ONE}, {"a": ONE, "b": ONE}),
                 ((ONE, [ONE]), (ONE, ONE)),
             )
         ),
         (Carry(ONE, ONE), (ONE, ONE), ("f returned (tensor, tensor)", "the state is Carry(high=tensor, low=tensor)")),
-        *((ONE, image, (f"f returned {type(image).__name__}", "the state is tensor")) for image in (None, 1.0, "z")),
-        ((ONE, ONE), (ONE, None), ("NoneType", "(tensor, tensor)")),
+        *((ONE, image, (f"f returned {type(image).__name__}", "the state is tensor")) for image in (None, 1.0)),
         *(
             (ONE, torch.zeros(shape), (f"f returned a tensor of shape {shape}", "(2, 3)"))
             for shape in ((2, 4), (2,), (3, 3), (2, 3, 1), (1, 3))
@@ -217,12 +204,10 @@ def test_what_is_no_state_is_refused_before_f_is_called(z0, kind, parts):
             {"a": ONE, "b": ONE},
             ("leaf 1 of {'a': tensor, 'b': tensor}", "shape (2, 3)", "(2, 4)"),
         ),
-        ((ONE, TWO), (TWO, ONE), ("leaf 0",)),
         *(
             (ONE, ONE.to(dtype), (f"of dtype {dtype}", "the state has torch.float32"))
             for dtype in (torch.float64, torch.bfloat16, torch.int64)
         ),
-        (ONE.bfloat16(), ONE, ("of dtype torch.float32", "torch.bfloat16")),
         (ONE, ONE.to("meta"), ("f returned a tensor on meta", "the state is on cpu")),
     ],
 )
@@ -232,9 +217,7 @@ def test_images_that_are_not_like_the_state_are_refused(z0, image, parts):
     assert_one_sentence(error, *parts)
 
 
-def test_integers_are_refused_under_autocast_and_a_wrong_image_after_the_first_evaluation_too():
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=r"f returned.*torch\.int64"):
-        fixed_point(lambda z: ONE.long(), ONE)
+def test_a_wrong_image_is_refused_after_the_first_evaluation_too():
     calls = []
 
     def f(z):
@@ -257,23 +240,8 @@ class TestRefusedInputs:
             check_inputs((torch.zeros(4, 2), torch.zeros(shape)), Layout(torch.zeros(4, 1)))
         assert_one_sentence(error, str(tuple(shape)), "(4)", "closure")
 
-    def test_leaves_that_are_not_tensors_pass(self):
-        check_inputs((None, "flag", {"a": 3, "b": torch.zeros(4)}), Layout(torch.zeros(4, 1)))
-
 
 class TestImages:
-    def test_f_sees_the_structure_of_the_start(self):
-        z0 = {"x": Pair(torch.zeros(2, 3), torch.zeros(2)), "y": [torch.zeros(2, 1, 4)]}
-
-        def f(z):
-            assert isinstance(z["x"], Pair)
-            assert [leaf.shape for leaf in leaves(z)] == [leaf.shape for leaf in leaves(z0)]
-            return map_leaves(lambda leaf: 0.5 * leaf + 1, z)
-
-        z = fixed_point(f, z0, solver=Anderson(tol=1e-6)).z
-        assert isinstance(z["x"], Pair)
-        torch.testing.assert_close(z, map_leaves(lambda leaf: torch.full_like(leaf, 2.0), z0))
-
     def test_a_narrower_image_is_accepted_under_autocast(self):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             eq = fixed_point(lambda z: (0.5 * z + 1).bfloat16(), torch.zeros(2, 4), solver=Picard(tol=1e-2))
@@ -353,20 +321,6 @@ def test_what_samples_share_may_be_a_dataclass_of_a_kind_of_its_own():
     f = lambda z, x, shared: torch.tanh(z @ shared.weight + x)  # noqa: E731
     eq = fixed_point(f, torch.zeros_like(x), x, shared, compact=True)
     assert eq.stats.converged.all()
-
-
-def test_a_second_derivative_reaches_through_a_dataclass():
-    weight = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
-    solver = Anderson(max_evals=100, tol=1e-13)
-
-    def curvature(wrap, read):
-        x = weight.sin()
-        f = lambda z, inputs: torch.tanh(0.5 * z + read(inputs))  # noqa: E731
-        z = fixed_point(f, torch.zeros_like(x), wrap(x), solver=solver, adjoint=Implicit(GMRES(tol=1e-13))).z
-        (slope,) = torch.autograd.grad(z.square().sum(), weight, create_graph=True)
-        return torch.autograd.grad(slope.square().sum(), weight)[0]
-
-    torch.testing.assert_close(curvature(lambda x: Context(x, 1.0), lambda c: c.x), curvature(torch.sin, torch.asin))
 
 
 def test_a_dataclass_is_a_state_as_a_tuple_is():

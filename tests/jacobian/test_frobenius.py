@@ -101,34 +101,6 @@ class TestHutchPlusPlus:
         )
         assert len(calls) == estimate.num_products == num_probes
 
-    def test_a_nan_jacobian_is_reported_and_leaves_its_neighbors_alone(self):
-        M = matrices(batch=3)
-        broken = M.clone()
-        broken[1, 0, 0] = math.nan
-        found, clean = (
-            frobenius_norm(
-                Equilibrium.at(linear, torch.zeros(3, 12, dtype=M.dtype), matrix),
-                method="hutch++",
-                generator=torch.Generator().manual_seed(0),
-            )
-            for matrix in (broken, M)
-        )
-        assert found.error[1].isinf()
-        assert torch.equal(found.value[[0, 2]], clean.value[[0, 2]])
-        assert torch.equal(found.error[[0, 2]], clean.error[[0, 2]])
-
-    @pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e15, 1e30])
-    def test_it_does_not_depend_on_the_scale_of_the_jacobian(self, scale):
-        M, z = matrices(dtype=torch.float32), torch.zeros(4, 12)
-        found, expected = (
-            frobenius_norm(
-                Equilibrium.at(linear, z, M * factor), method="hutch++", generator=torch.Generator().manual_seed(0)
-            )
-            for factor in (scale, 1)
-        )
-        torch.testing.assert_close(found.value / scale, expected.value)
-        torch.testing.assert_close(found.error / scale, expected.error, rtol=1e-3, atol=0)
-
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 8, 15, 60])
 def test_student_quantile_agrees_with_scipy(degrees):

@@ -6,19 +6,15 @@ import pytest
 from lab.train.runs import Crash, assert_same, events_of, final_state, tiny_config, train, train_until
 
 from steadeq import (
-    ClosedLoop,
-    Increments,
     JacobianRegularizer,
     Linear,
     OperatorNormRegularizer,
     ResidualRegularizer,
     SpectralRegularizer,
-    StopAfter,
 )
 from steadeq.lab.cli.main import main
 from steadeq.lab.run.folder import RunFolder
 from steadeq.lab.run.record import RunRecord
-from steadeq.lab.serialization import command_line, config_from_json, config_to_json
 from steadeq.lab.train import Trainer
 
 SHORT = ("--loop.num-steps", "8", "--log.eval-every", "8", "--log.spectrum-samples", "0", "--log.every", "1")
@@ -53,33 +49,6 @@ def test_a_closed_loop_on_p_is_refused_by_the_command_before_anything_is_written
     assert "--regularizer.probability-schedule is ClosedLoop(" in message
     assert "must not be a closed loop" in message
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    "regularizer",
-    [
-        JacobianRegularizer(weight=1.0, probability=0.1, probability_schedule=Linear(end=0.9, begin=3)),
-        JacobianRegularizer(probability_schedule=StopAfter(epoch=2, schedule=Increments(increment=0.1, every=7))),
-        OperatorNormRegularizer(weight=0.5, num_steps=7, schedule=Linear(end=2.0)),
-        JacobianRegularizer(weight=1.0, estimator="difference", schedule=ClosedLoop(observed="evals", target=8.0)),
-        SpectralRegularizer(weight=1.0, num_products=6, keep=True),
-        ResidualRegularizer(weight=1.0, schedule=StopAfter(step=5)),
-    ],
-    ids=repr,
-)
-def test_configs_survive_json_and_the_command_line(regularizer):
-    config = tiny_config(regularizer=regularizer)
-    assert config_from_json(config_to_json(config)) == config
-    words = command_line(config, tiny_config())
-    moves_p = regularizer.probability_schedule != type(regularizer)().probability_schedule
-    assert ("--regularizer.probability-schedule" in words) == moves_p
-
-
-@pytest.mark.parametrize("name", ["probability_schedule", "estimator"])
-def test_a_config_from_before_there_was_a_field_has_its_default(name):
-    content = json.loads(config_to_json(tiny_config()))
-    del content["regularizer"][name]
-    assert config_from_json(json.dumps(content)) == tiny_config()
 
 
 @pytest.mark.parametrize(

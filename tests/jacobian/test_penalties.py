@@ -8,6 +8,7 @@ from jacobian.cells import linear, matrices, seeded
 
 from steadeq import (
     Equilibrium,
+    JacobianRegularizer,
     OperatorNormRegularizer,
     SpectralRegularizer,
     jacobian_penalty,
@@ -125,6 +126,10 @@ def test_a_generator_fixes_what_is_drawn(name):
 @pytest.mark.parametrize(
     ("regularizer", "penalty"),
     [
+        (
+            JacobianRegularizer(weight=3.0, num_probes=2, estimator="difference"),
+            functools.partial(jacobian_penalty, num_probes=2, estimator="difference"),
+        ),
         (OperatorNormRegularizer(weight=3.0, num_steps=2), functools.partial(operator_norm_penalty, num_steps=2)),
         (SpectralRegularizer(weight=3.0, num_products=6), functools.partial(spectral_penalty, num_products=6)),
     ],

@@ -7,8 +7,6 @@ from jacobian.cells import dense_jacobians, linear, matrices, multiscale, one_la
 from steadeq import Equilibrium, jacobian_penalty, operator_norm_penalty
 from steadeq._internal.linearization import Linearization
 
-PROBES = ("rademacher", "gaussian", "sphere")
-
 
 @pytest.mark.parametrize("probe", ["rademacher", "gaussian", "sphere"])
 @pytest.mark.parametrize("estimator", ["vjp", "difference"])
@@ -32,12 +30,6 @@ def test_estimates_are_unbiased_and_have_the_variance_of_their_formula(estimator
         assert estimates.var().item() == pytest.approx(variance.item() / num_probes, rel=0.15)
 
 
-def test_rademacher_probes_are_exact_for_a_diagonal_jacobian():
-    scale = torch.tensor([[0.5, 2.0, 3.0]])
-    penalty = jacobian_penalty(Equilibrium.at(lambda z: scale * z, torch.ones(2, 3)))
-    assert penalty.item() == pytest.approx((0.25 + 4 + 9) / 3)
-
-
 class TestOperatorNormPenalty:
     @pytest.mark.parametrize("make", [one_layer, two_layers, transformer, multiscale])
     def test_it_is_the_mean_square_of_the_largest_singular_values(self, make):
@@ -53,12 +45,6 @@ class TestOperatorNormPenalty:
         found = [operator_norm_penalty(eq, num_steps=n, generator=seeded()).item() for n in (1, 2, 4, 8, 16, 200)]
         assert found == sorted(found)
         assert found[-1] == pytest.approx(torch.linalg.matrix_norm(M, 2).square().mean().item(), rel=1e-3)
-
-    def test_a_multiple_of_a_rotation_has_the_value_of_the_frobenius_penalty(self):
-        Q = torch.linalg.qr(torch.randn(9, 9, dtype=torch.float64))[0]
-        eq = Equilibrium.at(lambda z: 0.7 * z @ Q.T, torch.zeros(2, 9, dtype=torch.float64))
-        assert operator_norm_penalty(eq, num_steps=1).item() == pytest.approx(0.49)
-        assert jacobian_penalty(eq, num_probes=1, probe="sphere").item() == pytest.approx(0.49)
 
     def test_its_gradient_passes_gradcheck_where_the_largest_singular_value_is_simple(self):
         x, z = torch.randn(2, 2, 4, dtype=torch.float64)

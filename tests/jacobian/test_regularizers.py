@@ -15,9 +15,7 @@ from steadeq import (
     JacobianRegularizer,
     Linear,
     OperatorNormRegularizer,
-    ResidualRegularizer,
     StopAfter,
-    operator_norm,
     spectral_radius,
 )
 
@@ -54,12 +52,15 @@ def test_tau_draws_what_it_always_drew():
     assert all(JacobianRegularizer(weight=1.0).tau(step) for step in range(100))
 
 
-def test_a_stopped_penalty_costs_nothing():
+@pytest.mark.parametrize("name", ["schedule", "probability_schedule"])
+def test_a_penalty_that_has_stopped_costs_nothing(name):
     def f(z):
         raise AssertionError("evaluated")
 
-    regularizer = JacobianRegularizer(weight=1.0, schedule=StopAfter(step=1))
-    assert regularizer(Equilibrium.at(f, torch.ones(1, 2)), step=1).item() == 0
+    regularizer = JacobianRegularizer(weight=1.0, **{name: StopAfter(step=5)})
+    assert all(regularizer(Equilibrium.at(f, torch.ones(1, 2)), step=step).item() == 0 for step in range(5, 30))
+    assert not regularizer.is_applied(5)
+    assert regularizer.is_applied(4)
 
 
 def test_closed_loop_raises_gamma_above_the_target_and_lowers_it_below():
@@ -274,15 +275,6 @@ def test_evaluating_gives_the_term_and_the_bare_penalty():
     assert bare is None
 
 
-def test_fields_are_keywords_and_may_be_changed():
-    with pytest.raises(TypeError):
-        JacobianRegularizer(1.0)
-    regularizer = JacobianRegularizer(weight=1.0)
-    regularizer.weight = 2.0
-    assert regularizer.gamma(0) == 2.0
-    assert regularizer == JacobianRegularizer(weight=2.0)
-
-
 @pytest.mark.parametrize(
     ("regularizer", "is_active"),
     [
@@ -309,14 +301,6 @@ class TestProbabilitySchedule:
         regularizer = JacobianRegularizer(weight=1.0, probability=0.2, probability_schedule=self.ramp)
         found = [regularizer.probability_at(step) for step in (0, 500, 1000, 5000)]
         assert found == pytest.approx([0.2, 0.5, 0.8, 0.8])
-
-    def test_as_many_steps_have_the_penalty_as_p_says_then(self):
-        regularizer = JacobianRegularizer(
-            weight=1.0, probability=0.0, probability_schedule=Linear(end=1.0, num_steps=9000)
-        )
-        taus = torch.tensor([float(regularizer.tau(step)) for step in range(9000)]).view(3, 3000)
-        # Three standard errors of a count.
-        assert taus.mean(dim=1).tolist() == pytest.approx([1 / 6, 1 / 2, 5 / 6], abs=0.03)
 
     def test_a_larger_p_only_adds_steps(self):
         constant = JacobianRegularizer(weight=1.0, probability=0.2)
@@ -349,15 +333,6 @@ class TestProbabilitySchedule:
         assert all(0 <= regularizer.probability_at(step) <= 1 for step in range(100))
         assert regularizer.probability_at(99) == late
 
-    def test_no_penalty_is_evaluated_where_p_is_zero(self):
-        def f(z):
-            raise AssertionError("evaluated")
-
-        regularizer = JacobianRegularizer(weight=1.0, probability_schedule=StopAfter(step=5))
-        assert all(regularizer(Equilibrium.at(f, torch.ones(1, 2)), step=step).item() == 0 for step in range(5, 30))
-        assert not regularizer.is_applied(5)
-        assert regularizer.is_applied(4)
-
     def test_a_run_fills_in_its_lengths(self):
         regularizer = JacobianRegularizer(
             weight=1.0, probability=0.0, schedule=Linear(end=2.0), probability_schedule=Linear(end=1.0, begin=20)
@@ -367,21 +342,6 @@ class TestProbabilitySchedule:
         assert own.gamma(60) == pytest.approx(1.5)
         with pytest.raises(ValueError, match=r"^num_steps is None; .*\.$"):
             regularizer.tau(0)
-
-
-class TestOperatorNormRegularizer:
-    def test_descent_on_it_lowers_the_largest_singular_value_and_spares_the_others(self):
-        W = torch.diag(torch.tensor([3.0, 1.0, 0.8, 0.5], dtype=torch.float64)).requires_grad_()
-        regularizer = OperatorNormRegularizer(weight=1.0, num_steps=20)
-        optimizer = torch.optim.SGD([W], lr=0.05)
-        eq = Equilibrium.at(lambda z: z @ W.T, torch.zeros(1, 4, dtype=W.dtype))
-        for step in range(10):
-            optimizer.zero_grad()
-            regularizer(eq, step=step).backward()
-            optimizer.step()
-        # Each step multiplies it by 1 - 2 lr.
-        assert operator_norm(eq).value.item() == pytest.approx(3 * 0.9**10, rel=1e-3)
-        assert torch.linalg.svdvals(W.detach())[1:].tolist() == pytest.approx([1.0, 0.8, 0.5], rel=1e-4)
 
 
 class TestForRun:
@@ -434,24 +394,3 @@ class TestSteps:
         assert second.state_dict()["next_step"] == 8
         expected = first(eq, step=8, generator=torch.Generator().manual_seed(0))
         assert second(eq, generator=torch.Generator().manual_seed(0)) == expected
-
-
-@pytest.mark.parametrize(
-    ("dtype", "expected"), [("bfloat16", "float32"), ("float32", "float32"), ("float64", "float64")]
-)
-def test_the_term_has_one_dtype_whether_it_is_applied_or_not(dtype, expected):
-    cell = nn.Linear(3, 3).to(getattr(torch, dtype))
-    eq = Equilibrium.at(cell, torch.ones(2, 3, dtype=getattr(torch, dtype)))
-    terms = [JacobianRegularizer(weight=1.0, probability=p, estimator="difference")(eq) for p in (0.0, 1.0)]
-    assert [term.dtype for term in terms] == 2 * [getattr(torch, expected)]
-
-
-@pytest.mark.parametrize(
-    "regularizer", [JacobianRegularizer(weight=1.0, estimator="difference"), ResidualRegularizer(weight=1.0)]
-)
-def test_a_term_without_a_gradient_is_refused(regularizer):
-    cell = nn.Linear(3, 3)
-    with pytest.raises(RuntimeError, match=r"^The graph between z and f\(z\) is cut.*torch\.no_grad"):
-        regularizer(Equilibrium.at(torch.no_grad()(cell), torch.ones(2, 3)))
-    with torch.no_grad():
-        regularizer(Equilibrium.at(cell, torch.ones(2, 3)))

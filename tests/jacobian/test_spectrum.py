@@ -30,48 +30,8 @@ def true_radius(M):
     return torch.as_tensor(np.abs(np.linalg.eigvals(M.double().numpy())).max(-1), dtype=M.dtype)
 
 
-def orthogonal(batch, n):
-    return torch.linalg.qr(torch.randn(batch, n, n, dtype=torch.float64))[0]
-
-
-def with_dominant_pair(batch, n, rho=0.95, angle=1.2):
-    """Non-normal, its bulk within 0.6 and one complex pair of modulus rho."""
-    T = torch.randn(batch, n, n, dtype=torch.float64) * 0.5 / math.sqrt(n)
-    T[:, 2:, :2] = 0
-    c, s = rho * math.cos(angle), rho * math.sin(angle)
-    T[:, :2, :2] = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
-    T[:, :2, 2:] = torch.randn(batch, 2, n - 2)
-    Q = orthogonal(batch, n)
-    return Q @ T @ Q.mT
-
-
-def defective(batch, n, rho=0.8):
-    T = torch.diag_embed(torch.full((batch, n), 0.7 * rho, dtype=torch.float64))
-    T[:, 0, 0] = T[:, 1, 1] = rho
-    T[:, 0, 1] = 1
-    Q = orthogonal(batch, n)
-    return Q @ T @ Q.mT
-
-
 def circular(batch, n):
     return torch.randn(batch, n, n, dtype=torch.float64) / math.sqrt(n)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("n", [3, 20, 100])
-@pytest.mark.parametrize("make", [with_dominant_pair, defective, circular])
-def test_arnoldi_is_within_one_percent_and_its_error_covers_the_truth(make, n, dtype):
-    M = make(8, n).to(dtype)
-    exact = true_radius(M)
-    estimate = radius(M)
-    assert ((estimate.value - exact).abs() <= 0.01 * exact).all()
-    assert ((estimate.value - exact).abs() <= estimate.error).all()
-
-
-def test_arnoldi_restarts_when_its_memory_is_small():
-    M = with_dominant_pair(4, 120)
-    estimate = radius(M, memory=8, max_products=200)
-    torch.testing.assert_close(estimate.value, true_radius(M), rtol=0.01, atol=0)
 
 
 SUBSET = {
@@ -122,42 +82,6 @@ def test_the_condition_number_is_that_of_the_whole_matrix():
     assert ((estimate.value - 0.8331).abs() <= estimate.error).all()
 
 
-def transformer(width=16):
-    layer = torch.nn.TransformerEncoderLayer(width, 2, 32, dropout=0.0, batch_first=True)
-
-    def cell(z, x):
-        # The fused kernel of attention has no second derivative, which products with J need.
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            return layer(z + x)
-
-    return cell
-
-
-def residual_mlp(width=16):
-    net = torch.nn.Sequential(torch.nn.Linear(width, 32), torch.nn.Tanh(), torch.nn.Linear(32, width))
-    return lambda z, x: torch.nn.functional.layer_norm(0.9 * z + 0.1 * net(z) + x, (width,))
-
-
-def damped(width=16):
-    net = torch.nn.Linear(width, width)
-    return lambda z, x: 0.9 * z + 0.1 * torch.tanh(net(z) + x)
-
-
-@pytest.mark.parametrize("make", [transformer, residual_mlp, damped])
-def test_radius_and_norms_of_cells_with_skip_connections_are_those_of_the_dense_jacobian(make):
-    cell, z, x = make(), torch.randn(2, 8, 16), torch.randn(2, 8, 16)
-    M = torch.stack(
-        [torch.autograd.functional.jacobian(lambda s, i=i: cell(s[None], x[i, None])[0], z[i]) for i in range(2)]
-    ).view(2, 128, 128)
-    sigma = torch.linalg.matrix_norm(M.double(), 2)
-    rho = spectral_radius(Equilibrium.at(cell, z, x))
-    assert ((rho.value - true_radius(M)).abs() <= rho.error + 1e-5).all()
-    assert (rho.value <= sigma * (1 + 1e-5)).all()
-    norm = operator_norm(Equilibrium.at(cell, z, x))
-    assert (norm.value <= sigma * (1 + 1e-5)).all()
-    assert (norm.value + norm.error >= sigma).all()
-
-
 def test_a_restart_keeps_the_hessenberg_matrix_that_of_the_operator():
     M = circular(2, 30)
     space = Arnoldi(torch.randn(2, 30, dtype=M.dtype), 12)
@@ -199,18 +123,6 @@ def test_growth_of_the_power_method_is_right_where_the_rayleigh_quotient_is_not(
     assert radius(turn).value == pytest.approx([0.9, 0.9])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("n", [2, 30, 120])
-def test_operator_norm_is_a_lower_bound_within_its_error(n, dtype):
-    M = circular(5, n).to(dtype)
-    exact = torch.linalg.matrix_norm(M, 2)
-    estimate = operator_norm(Equilibrium.at(linear, torch.zeros(5, n, dtype=dtype), M))
-    rounding = 10 * torch.finfo(dtype).eps
-    assert (estimate.value <= exact * (1 + rounding)).all()
-    assert (exact - estimate.value <= 0.01 * exact).all()
-    assert (exact - estimate.value <= estimate.error + rounding * exact).all()
-
-
 @pytest.mark.parametrize("scale", [1e-34, 1e-20, 1e20, 1e35])
 def test_estimates_do_not_depend_on_the_scale_of_the_jacobian(scale):
     M, z = circular(3, 40).float(), torch.zeros(3, 40)
@@ -249,28 +161,8 @@ def test_the_operator_norm_is_not_missed_when_the_start_hardly_sees_it():
     assert (found.value + found.error >= 0.6).double().mean() >= 0.95
 
 
-def test_the_jacobian_is_that_of_f_at_z_for_nested_states_and_any_cell():
-    cell = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), torch.nn.Tanh()).double()
-    z = torch.randn(3, 6, dtype=torch.float64)
-    J = torch.stack([torch.autograd.functional.jacobian(cell, row) for row in z])
-
-    def f(state):
-        out = cell(torch.cat([state["a"], state["b"][0]], dim=1))
-        return {"a": out[:, :2], "b": [out[:, 2:]]}
-
-    state = {"a": z[:, :2], "b": [z[:, 2:]]}
-    torch.testing.assert_close(spectral_radius(Equilibrium.at(f, state)).value, true_radius(J))
-    torch.testing.assert_close(operator_norm(Equilibrium.at(f, state)).value, torch.linalg.matrix_norm(J, 2))
-
-
-def test_a_map_that_does_not_depend_on_z_has_radius_zero():
-    estimate = spectral_radius(Equilibrium.at(lambda z: torch.ones_like(z), torch.zeros(2, 5)))
-    assert estimate.value.tolist() == [0, 0]
-    assert operator_norm(Equilibrium.at(lambda z: torch.ones_like(z), torch.zeros(2, 5))).value.tolist() == [0, 0]
-
-
 def test_a_nan_jacobian_is_reported_and_leaves_its_neighbors_alone():
-    M = with_dominant_pair(3, 20)
+    M = circular(3, 20)
     broken = M.clone()
     broken[1, 0, 0] = math.nan
     generator = torch.Generator().manual_seed(0)

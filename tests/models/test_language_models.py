@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from steadeq import GMRES, Anderson, Broyden, Equilibrium, Implicit, Picard, jacobian_penalty, models
+from steadeq import GMRES, Anderson, Broyden, Implicit, Picard, models
 from steadeq.models import DEQTransformerLM, EquilibriumTransformer, TiedTransformer, TransformerXL
 from steadeq.nn import WeightNormLinear
 
@@ -226,21 +226,6 @@ def test_with_weights_from_prefixes_no_state_changes_with_later_tokens_by_a_bit(
         assert not torch.equal(one[:, i:], two[:, i:]), solver
 
 
-@pytest.mark.parametrize("method", [Anderson, Broyden])
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@torch.no_grad()
-def test_with_weights_from_prefixes_a_prefix_by_itself_has_the_states_of_the_whole_text(method, norm):
-    # In float64: products of other sizes round differently, and nearly dependent differences magnify that.
-    model = make(norm=norm)
-    carry, tokens = model(draw(B, L)).carry, draw(B, L)
-    for max_evals in (2, 7, 12):
-        solver = method(max_evals=max_evals, tol=0, causal=True)
-        whole = model.solve(tokens, carry, solver=solver)[1].z
-        for i in range(1, L):
-            alone = model.solve(tokens[:, :i], carry, solver=solver)[1].z
-            torch.testing.assert_close(alone, whole[:, :i], rtol=1e-7, atol=1e-7)
-
-
 def test_language_models_solve_with_weights_from_prefixes_unless_told_otherwise():
     sizes = {"vocab_size": VOCAB_SIZE, "features": FEATURES, "hidden_features": 12}
     assert DEQTransformerLM(num_heads=2, **sizes).layer.solver.causal
@@ -252,9 +237,10 @@ def test_language_models_solve_with_weights_from_prefixes_unless_told_otherwise(
 # Training
 
 
-@pytest.mark.parametrize("weight_norm", [True, False])
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "norm", "weight_norm"),
+    [("deq", "pre-textbook", False), *((kind, "pre", weight_norm) for kind in KINDS for weight_norm in (True, False))],
+)
 def test_all_parameters_get_gradients(kind, norm, weight_norm):
     model = make(kind, norm=norm, weight_norm=weight_norm, cutoffs=(5, 12), div_value=2, dropout=0.1)
     how = {"solver": Anderson(max_evals=8)} if kind == "deq" else {}
@@ -349,30 +335,6 @@ class TestDropout:
 # The Jacobian
 
 
-class TestPenalty:
-    @pytest.mark.parametrize("norm", NORMS)
-    def test_its_gradient_agrees_with_finite_differences(self, norm):
-        model = make(norm=norm)
-        carry = model(draw(B, 5), solver=Anderson(max_evals=5)).carry
-        tokens = draw(B, L)
-        z = torch.randn(B, L, FEATURES).double()
-        # Used by the cell, and before it for the memory.
-        parameter = model.cell.attention.qkv.v
-        direction = torch.randn_like(parameter)
-
-        def penalty():
-            _, inputs = model.encode(tokens, carry)
-            return jacobian_penalty(Equilibrium.at(model.cell, z, *inputs), generator=torch.Generator().manual_seed(1))
-
-        slope = (torch.autograd.grad(penalty(), parameter)[0] * direction).sum()
-        values = []
-        for move in (1e-6, -2e-6):
-            with torch.no_grad():
-                parameter += move * direction
-            values.append(penalty().detach())
-        torch.testing.assert_close((values[0] - values[1]) / 2e-6, slope, rtol=1e-5, atol=0)
-
-
 # What is kept, and what is refused
 
 
@@ -410,31 +372,20 @@ def test_a_state_by_itself_is_decoded_without_anything_to_carry():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory_length": -1}, "memory_length is -1"),
         ({"dropout": 1.0}, r"^dropout is 1.0.*\[0, 1\)"),
-        ({"attention_dropout": -0.1}, "attention_dropout is -0.1"),
-        ({"norm": "none"}, "norm is 'none'"),
         ({"num_heads": 3}, "multiple of num_heads"),
         ({"window": 0}, "window is 0"),
         ({"head_features": 0}, "head_features is 0"),
         ({"features": 7, "num_heads": 1}, "features is 7"),
         ({"div_value": 0.5}, "div_value is 0.5"),
-        ({"std": 0.0}, "std is 0.0"),
-        ({"vocab_size": 0}, "vocab_size is 0"),
         ({"cutoffs": (VOCAB_SIZE,)}, "cutoffs"),
-        ({"tied": "some"}, "tied is 'some'"),
     ],
 )
-@pytest.mark.parametrize("kind", ["deq", "xl"])
-def test_arguments_that_make_no_sense_are_refused(kind, options, message):
+def test_arguments_that_make_no_sense_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        make(kind, **options)
+        make(**options)
 
 
 def test_a_model_needs_some_depth():
     with pytest.raises(ValueError, match="depth is 0"):
-        make("tied", depth=0)
-    with pytest.raises(ValueError, match="depth is 0"):
         make().unroll(draw(B, L), 0)
-    with pytest.raises(ValueError, match="num_layers is 0"):
-        TransformerXL(vocab_size=VOCAB_SIZE, num_layers=0)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from steadeq import GMRES, Anderson, Implicit, OneStep, models
+from steadeq import Anderson, Implicit, OneStep, models
 from steadeq.models import MDEQ, MDEQCell, MDEQClassifier, MDEQSegmenter
 from steadeq.nn import WeightNormConv2d, cached_parameters
 
@@ -87,12 +87,6 @@ def test_every_preset_has_its_shapes_and_gradients_at_reduced_width(name):
     assert not missing
 
 
-def test_the_state_halves_from_scale_to_scale():
-    model = backbone(channels=(8, 8, 16), num_downsamplings=1)
-    z0, _ = model.encode(torch.zeros(2, 3, 32, 64))
-    assert [tuple(z.shape) for z in z0] == [(2, 8, 16, 32), (2, 8, 8, 16), (2, 16, 4, 8)]
-
-
 def test_a_size_that_cannot_be_halved_is_refused():
     with pytest.raises(ValueError, match="multiples of 2"):
         backbone().encode(torch.zeros(1, 3, 7, 8))
@@ -150,17 +144,6 @@ class TestWeightNorm:
             raise RuntimeError("stop")
         assert conv.cached() is not conv.cached()
 
-    def test_weights_changed_after_a_solve_are_seen_by_the_next(self):
-        model = backbone()
-        x = torch.randn(1, 3, 16, 16)
-        before = model(x)[0]
-        with torch.no_grad():
-            model.layer.cell.posts[0].v.mul_(-1)
-        assert not torch.allclose(model(x)[0], before)
-
-    def test_it_can_be_switched_off(self):
-        assert not any(isinstance(m, WeightNormConv2d) for m in backbone(weight_norm=False).modules())
-
 
 class TestDropout:
     def test_masks_are_the_same_for_all_evaluations_of_a_solve_and_fresh_for_the_next(self):
@@ -184,37 +167,6 @@ class TestDropout:
         assert torch.equal(model(x)[0], model(x)[0])
 
 
-def test_the_implicit_gradient_agrees_with_finite_differences():
-    torch.manual_seed(1)
-    options = {"channels": (4, 8), "groups": 2, "expansion": 1, "image_channels": 1, "post_affine": True}
-    model = MDEQClassifier(**options, head_channels=(1, 2), final_channels=4).double()
-    with torch.no_grad():
-        # A small state next to a large input is easy to solve.
-        for norm in model.backbone.layer.cell.norms:
-            norm.weight.fill_(0.1)
-        model.backbone.stem[-1][1].weight.fill_(10.0)
-    x, y = torch.randn(3, 1, 8, 8).double(), torch.tensor([0, 1, 2])
-
-    def loss():
-        logits, eq = model.solve(
-            x, solver=Anderson(max_evals=300, tol=1e-11), adjoint=Implicit(GMRES(max_evals=100, tol=1e-11, memory=100))
-        )
-        assert eq.stats.converged.all()
-        return F.cross_entropy(logits, y)
-
-    loss().backward()
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    directions = [torch.randn_like(p) for p in parameters]
-    slope = sum((p.grad * d).sum() for p, d in zip(parameters, directions, strict=True))
-    values = []
-    with torch.no_grad():
-        for move in (5e-8, -1e-7):  # short, as ReLUs have kinks
-            for parameter, direction in zip(parameters, directions, strict=True):
-                parameter += move * direction
-            values.append(loss())
-    torch.testing.assert_close((values[0] - values[1]) / 1e-7, slope, rtol=1e-3, atol=0)
-
-
 def test_a_head_is_as_wide_as_that_for_cifar_10_by_default():
     with torch.device("meta"):
         twins = [MDEQClassifier(), models.create("mdeq/cifar10", dropout=0.0)]
@@ -226,15 +178,10 @@ def test_a_head_is_as_wide_as_that_for_cifar_10_by_default():
     ("model", "options", "message"),
     [
         (MDEQ, {"channels": ()}, "channels is empty"),
-        (MDEQ, {"channels": (8, 0)}, "channels is 0"),
         (MDEQ, {"channels": (8, 12)}, r"channels has 12.*groups \(8\)"),
         (MDEQ, {"channels": (15,), "groups": 5}, "channels has 15"),
-        (MDEQ, {"num_downsamplings": -1}, "num_downsamplings is -1"),
         (MDEQ, {"dropout": 1.0}, "dropout is 1.0"),
-        (MDEQClassifier, {"final_channels": 0}, "final_channels is 0"),
         (MDEQClassifier, {"head_channels": (1, 2)}, "head_channels is .* 4 scales"),
-        (MDEQClassifier, {"head_channels": (1, 2, 3, 0)}, "head_channels is 0"),
-        (MDEQSegmenter, {"num_classes": 0}, "num_classes is 0"),
         (MDEQSegmenter, {"kernel_size": 2}, "kernel_size is 2"),
     ],
 )

@@ -1,7 +1,6 @@
 """Adaptive embedding and softmax: against plain ones, against torch's, and counted."""
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -162,35 +161,6 @@ def test_all_parameters_get_gradients_even_if_no_token_is_rare():
         softmax(hidden, torch.zeros(4, dtype=torch.long)) + softmax.embedding(torch.zeros(4).long()).sum()
     ).sum().backward()
     assert all(parameter.grad is not None for parameter in softmax.parameters())
-
-
-def test_tables_and_tied_projections_are_one_parameter_that_learns_from_both_uses():
-    softmax = make(tied="all")
-    tokens = torch.tensor([5, 15, 30, 70])
-
-    def gradients(loss):
-        return torch.autograd.grad(loss, list(softmax.embedding.parameters()))
-
-    vectors = softmax.embedding(tokens)
-    both = gradients(softmax(vectors, tokens).sum())
-    as_input = gradients(softmax_with_constant_tables(softmax, softmax.embedding(tokens), tokens).sum())
-    as_output = gradients(softmax(vectors.detach(), tokens).sum())
-    for total, first, second in zip(both, as_input, as_output, strict=True):
-        torch.testing.assert_close(total, first + second)
-
-
-def softmax_with_constant_tables(softmax, hidden, tokens):
-    constants = {name: parameter.detach() for name, parameter in softmax.named_parameters()}
-    return torch.func.functional_call(softmax, constants, (hidden, tokens))
-
-
-def test_the_loss_is_near_that_of_uniform_clusters_at_first():
-    softmax = AdaptiveSoftmax(AdaptiveEmbedding(VOCAB_SIZE, FEATURES, cutoffs=CUTOFFS, div_value=4))
-    losses = softmax(torch.randn(VOCAB_SIZE, FEATURES), torch.arange(VOCAB_SIZE))
-    head = math.log(CUTOFFS[0] + len(CUTOFFS))
-    for cluster, (low, high) in enumerate(pairwise([0, *CUTOFFS, VOCAB_SIZE])):
-        expected = head + (math.log(high - low) if cluster else 0)
-        assert losses[low:high].tolist() == pytest.approx([expected] * (high - low), abs=0.1)
 
 
 def test_losses_have_single_precision_under_autocast():

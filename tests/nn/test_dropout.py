@@ -341,16 +341,6 @@ def test_activation_checkpointing_that_does_not_know_the_masks_is_refused():
         z.sum().backward()
 
 
-@pytest.mark.parametrize("options", [{}, {"context_fn": checkpoint_masks}], ids=["plain", "context"])
-def test_activation_checkpointing_by_hand_draws_again_what_was_drawn(options):
-    block, x = nn.Sequential(nn.Linear(DIM, DIM).double(), VariationalDropout(0.5), nn.Tanh()), leaf(4, DIM)
-    gradients = []
-    for f in (block, lambda x: checkpoint(block, x, use_reentrant=False, **options)):
-        torch.manual_seed(0)
-        gradients.append(torch.autograd.grad(energy(f(x)), x)[0])
-    assert torch.equal(*gradients)
-
-
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
 def test_copies_have_no_masks_of_the_original(duplicate):
     cell, x = Cell(), leaf(8, DIM)

@@ -134,17 +134,6 @@ def test_its_double_backward_is_right(weight_norm):
     assert torch.autograd.gradgradcheck(evaluate, (*inputs, *parameters))
 
 
-# Forward mode compiles some derivatives with torch.jit, of which torch itself warns.
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_forward_mode_agrees_with_backward_mode():
-    attention, (z, x, memory, injected) = make(), sample()
-    prepared = attention.prepare(L, memory=memory, injected=injected)
-    direction, cotangent = draw(*z.shape), draw(*z.shape)
-    _, pushed = torch.func.jvp(lambda z: attention(z, x, *prepared), (z,), (direction,))
-    _, pull = torch.func.vjp(lambda z: attention(z, x, *prepared), z)
-    torch.testing.assert_close((pushed * cotangent).sum(), (direction * pull(cotangent)[0]).sum())
-
-
 def test_gradients_of_what_is_prepared_reach_all_parameters_after_a_solve_without_gradients():
     attention, (z, x, memory, injected) = make(), sample()
     with cached_parameters(attention):

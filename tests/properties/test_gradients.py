@@ -214,6 +214,7 @@ def test_shine_applies_the_inverse_of_the_forward_solve(name, stage, precision, 
         update = (s - Hy)[:, :, None] * sH[:, None] / torch.where(slope == 0, 1, slope)[:, None, None]
         H = H + torch.where((slope == 0)[:, None, None], 0, update)
     u = -torch.einsum("bij,bi->bj", H, done.g)
+    assert done.num_products == 0 == int(done.eq.backward.num_evals.max())
     stretch = norms(u) / norms(done.g)
     expected = torch.where((stretch <= max_stretch)[:, None], u, done.g)
     # Beside a state that has grown without bound, differences of residuals are rounding.

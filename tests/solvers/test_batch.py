@@ -8,13 +8,10 @@ from stubs import Counted, replay
 from steadeq import Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
 
 SOLVERS = [
-    Picard(max_evals=60, tol=1e-6),
     Picard(max_evals=60, tol=1e-6, damping=0.8),
     Anderson(max_evals=40, tol=1e-6),
     Anderson(max_evals=40, tol=1e-6, memory=3, mixing=0.8),
-    Broyden(max_evals=40, tol=1e-6),
     Broyden(max_evals=40, tol=1e-6, memory=4),
-    NewtonKrylov(max_evals=40, tol=1e-6),
     NewtonKrylov(max_evals=40, tol=1e-6, memory=4),
 ]
 BATCH = 12
@@ -108,32 +105,6 @@ class TestOneNonFiniteSample:
         assert torch.equal(eq.stats.trace[:4], before.stats.trace[:4])
 
 
-def wild_map(seed):
-    """A map on which Anderson is thrown far off again and again."""
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(3, 3, dtype=torch.float64, generator=generator)
-    b = torch.randn(3, dtype=torch.float64, generator=generator)
-    frequency = 30 * torch.rand(1, generator=generator).item()
-    amplitude = torch.rand(1, generator=generator).item()
-
-    def f(z, scale):
-        turned = (z[:, None] * weight).sum(-1)
-        return scale * (b + 0.3 * turned + amplitude * z * torch.cos(frequency * turned))
-
-    return f
-
-
-@pytest.mark.parametrize("seed", [54, 110, 122, 182, 236])
-@pytest.mark.parametrize("solver", [Anderson(max_evals=60, tol=1e-9), Broyden(max_evals=60, tol=1e-9)], ids=repr)
-def test_a_nan_sample_leaves_a_safeguarded_neighbor_bit_identical(solver, seed):
-    z0, scale = torch.zeros(3, 3, dtype=torch.float64), torch.ones(3, 1, dtype=torch.float64)
-    reference = fixed_point(wild_map(seed), z0, scale, solver=solver, compact=False)
-    scale[1] = float("nan")
-    eq = fixed_point(wild_map(seed), z0, scale, solver=solver, compact=False)
-    for actual, expected in zip(rows_of(eq, [0, 2]), rows_of(reference, [0, 2]), strict=True):
-        assert torch.equal(actual, expected)
-
-
 @pytest.mark.parametrize("solver", [Anderson(max_evals=30), Broyden(max_evals=30)], ids=repr)
 def test_no_rejected_row_is_the_same_as_no_mask(solver):
     z = torch.randn(8, 2, 5, dtype=torch.float64)
@@ -176,13 +147,6 @@ class TestCompaction:
             fixed_point(f, problem.z0, *inputs, solver=Picard(max_evals=50))
         assert (min(f.rows) < batch_size) == shrinks
 
-    @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
-    def test_f_may_close_over_tensors_of_the_batch_by_default(self, solver):
-        problem = mixed(torch.float64, 16)
-        closed = fixed_point(lambda z: problem.f(z, *problem.inputs), problem.z0, solver=solver)
-        given = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver)
-        assert_same_result(rows_of(closed, slice(None)), rows_of(given, slice(None)))
-
     @pytest.mark.parametrize("batch_size", [2, 8])
     def test_such_a_closure_with_compaction_forced_is_refused_with_a_hint(self, batch_size):
         problem = mixed(torch.float64, batch_size)
@@ -212,29 +176,12 @@ class TestCompaction:
         assert torch.equal(nested.z, plain.z)
         assert torch.equal(nested.stats.num_evals, plain.stats.num_evals)
 
-    @pytest.mark.parametrize("structure", ["tuple", "dict"])
-    def test_structured_states_are_compacted(self, structure):
+    def test_structured_states_are_compacted(self):
         problem = mixed(torch.float64, 16)
-        deal, gather = {
-            "tuple": (lambda z: (z[:, :2], z[:, 2:]), lambda s: torch.cat(s, 1)),
-            "dict": (lambda z: {"a": z[:, :2], "b": z[:, 2:]}, lambda s: torch.cat(list(s.values()), 1)),
-        }[structure]
+        deal, gather = lambda z: (z[:, :2], {"b": z[:, 2:]}), lambda s: torch.cat([s[0], s[1]["b"]], 1)
         f = Counted(lambda s, *inputs: deal(problem.f(gather(s), *inputs)))
         with torch.no_grad():
             eq = fixed_point(f, deal(problem.z0), *problem.inputs, solver=Anderson(tol=1e-8))
         assert min(f.rows) < 16
         assert eq.stats.converged.all()
         assert (problem.error(gather(eq.z)) < 1e-6).all()
-
-
-class TestFrozenSamples:
-    def test_f_sees_a_finished_sample_at_a_fixed_point_when_the_batch_is_kept(self):
-        problem = mixed(torch.float64, BATCH)
-        f = Counted(problem.f)
-        with torch.no_grad():
-            eq = fixed_point(f, problem.z0, *problem.inputs, solver=Picard(max_evals=60), compact=False)
-        points = torch.stack(f.points)
-        # Rows are set aside in groups; once they are, they no longer move.
-        moves = (points[1:] != points[:-1]).any(2)
-        last_move = torch.where(moves, torch.arange(1, len(points))[:, None], 0).amax(0)
-        assert (last_move[eq.stats.num_evals < eq.stats.num_evals.max() // 2] < f.calls - 1).all()

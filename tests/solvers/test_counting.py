@@ -64,20 +64,6 @@ def test_a_solve_that_needs_its_last_evaluation_converges_with_it(solver):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_a_budget_of_one_returns_the_start_with_its_residual(solver):
-    problem = tanh_network(torch.float64, 3)
-    z0 = torch.randn_like(problem.z0)
-    with torch.no_grad():
-        eq = fixed_point(problem.f, z0, *problem.inputs, solver=solver(max_evals=1, tol=1e-4))
-    assert torch.equal(eq.z, z0)
-    torch.testing.assert_close(eq.stats.residual, recompute(problem, z0), rtol=1e-12, atol=0)
-    assert eq.stats.status.tolist() == [Status.MAX_EVALS] * 3
-    assert eq.stats.num_evals.tolist() == [1] * 3
-    eq = fixed_point(problem.f, problem.exact, *problem.inputs, solver=solver(max_evals=1, tol=1e-8))
-    assert eq.stats.converged.all()
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
 def test_a_budget_of_two_keeps_the_start_where_its_image_is_worse(solver):
     # Sample 0 moves towards the solution 10, sample 1 away from it.
     slope = torch.tensor([[0.5], [-5.0]])

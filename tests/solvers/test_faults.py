@@ -223,17 +223,6 @@ class TestReports:
         assert "tensor" not in repr(eq.stats)
         assert repr(eq) == f"Equilibrium({eq.stats})"
 
-    def test_stats_lie_with_the_state(self):
-        eq = solve(affine(torch.float64, 3), Anderson())
-        assert eq.stats.status.dtype == eq.stats.num_evals.dtype == torch.int64
-        assert eq.stats.converged.dtype == torch.bool
-        assert eq.stats.residual.dtype == eq.stats.trace.dtype == torch.float64
-        assert {eq.stats.residual.shape, eq.stats.status.shape, eq.stats.num_evals.shape} == {(3,)}
-        assert not eq.stats.residual.requires_grad
-        assert not eq.stats.trace.requires_grad
-        assert eq.backward is None
-        assert eq.raise_if_failed() is eq
-
 
 def plateau(z, center):
     """A map whose residual is flat far from its fixed point, so that secants through it end in a region without one.
@@ -301,14 +290,6 @@ class TestDegenerateHistories:
         assert eq.stats.converged.all()
         torch.testing.assert_close(eq.z, 1 / (1 - slope))
 
-    @pytest.mark.parametrize("solver", SOLVERS)
-    def test_the_identity_is_solved_by_every_start(self, solver):
-        z0 = torch.randn(3, 4)
-        eq = fixed_point(lambda z: z, z0, solver=solver(tol=0))
-        assert eq.stats.converged.all()
-        assert eq.stats.num_evals.tolist() == [1] * 3
-        assert torch.equal(eq.z, z0)
-
     @pytest.mark.parametrize("solver", [Picard, Anderson, Broyden, NewtonKrylov])
     def test_a_constant_map_takes_two_evaluations(self, solver):
         x = torch.randn(3, 4)
@@ -317,14 +298,6 @@ class TestDegenerateHistories:
             eq = fixed_point(f, torch.zeros(3, 4), x, solver=solver(tol=0))
             assert eq.stats.num_evals.tolist() == [2] * 3
             assert torch.equal(eq.z, x)
-
-    @pytest.mark.parametrize("solver", [Anderson, Broyden, NewtonKrylov])
-    def test_a_shift_has_no_fixed_point_and_no_nan(self, solver):
-        # All residuals are equal, so that every difference of them is zero.
-        eq = fixed_point(lambda z: z + 1, torch.zeros(2, 3), solver=solver(max_evals=50, tol=1e-6))
-        assert set(eq.stats.status.tolist()) <= {Status.MAX_EVALS, Status.STAGNATED, Status.DIVERGED}
-        assert eq.stats.trace.isfinite().all()
-        assert (eq.z.abs() < 1e30).all()
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("solver", [Anderson, Broyden])
@@ -371,11 +344,6 @@ class TestHyperParameters:
                 solver(**{name: value})
             with pytest.raises(ValueError, match=f"{name} is"):
                 dataclasses.replace(solver(), **{name: value})
-
-    @pytest.mark.parametrize("solver", ["anderson", Anderson, None])
-    def test_what_is_no_solver_is_refused(self, solver):
-        with pytest.raises(TypeError, match=rf"^solver is {re.escape(repr(solver))}; .*such as Anderson\(\)\.$"):
-            fixed_point(torch.cos, torch.zeros(1, 1), solver=solver)
 
     @pytest.mark.parametrize("solver", EVERY)
     def test_what_is_allowed_at_the_edge(self, solver):

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from problems import PROBLEMS, affine, complex_pair, jordan, mixed, near_critical, scaled, tanh_network
+from problems import affine, complex_pair, mixed, near_critical, tanh_network
 from stubs import Counted, replay
 
 from steadeq import GMRES, Anderson, Broyden, NewtonKrylov, Picard, Status, fixed_point
@@ -39,17 +39,6 @@ class TestPicard:
         half = len(trace) // 2
         rate = (trace[-1] / trace[half]) ** (1 / (len(trace) - 1 - half))
         assert float(rate) == pytest.approx(problem.radius, rel=0.02)
-
-    def test_a_jordan_block_is_slower_at_first_and_tends_to_its_radius(self):
-        problem = jordan(torch.float64, 1)
-        trace = fixed_point(
-            problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=600, tol=1e-14)
-        ).stats.trace[:, 0]
-        ratio = trace[1:] / trace[:-1]
-        # A block of size n decays like k^(n-1) rho^k.
-        steps = torch.arange(20, len(ratio))
-        expected = 0.5 * (1 + 5 / steps)
-        torch.testing.assert_close(ratio[20:].float(), expected.float(), rtol=0.1, atol=0)
 
     @pytest.mark.parametrize("damping", [0.3, 0.7])
     def test_damping_moves_the_spectrum_towards_one(self, damping):
@@ -154,26 +143,6 @@ class TestBroyden:
         eq = fixed_point(f, torch.zeros_like(b), matrices, b, solver=solver)
         assert eq.stats.converged.all()
 
-    def test_on_a_scalar_it_is_the_secant_method(self):
-        points = points_of(torch.cos, torch.zeros(1, 1, dtype=torch.float64), Broyden(max_evals=7, tol=0))[:, 0]
-        g = np.cos(points) - points
-        for k in range(1, 5):
-            secant = points[k] - g[k] * (points[k] - points[k - 1]) / (g[k] - g[k - 1])
-            assert points[k + 1] == pytest.approx(secant, rel=1e-12)
-
-    def test_it_converges_superlinearly_on_a_smooth_map(self):
-        problem = tanh_network(torch.float64, 4)
-        trace = fixed_point(
-            problem.f, problem.z0, *problem.inputs, solver=Broyden(max_evals=40, tol=1e-12, memory=16)
-        ).stats.trace
-        picard = fixed_point(problem.f, problem.z0, *problem.inputs, solver=Picard(max_evals=40, tol=1e-12)).stats.trace
-        count = len(trace)
-        # The reduction over six evaluations grows from one stretch to the next.
-        stretches = [(trace[k + 6] / trace[k]).max() for k in range(0, count - 6, 6)]
-        assert stretches == sorted(stretches, reverse=True)
-        assert stretches[-1] < 1e-4
-        assert (trace[-1] < 1e-3 * picard[count - 1]).all()
-
     @pytest.mark.parametrize("memory", [1, 2, 3, 5, 20])
     @pytest.mark.parametrize("make", [affine, tanh_network], ids=lambda make: make.__name__)
     def test_the_compact_form_is_the_sequential_recursion_over_its_window(self, make, memory):
@@ -203,15 +172,6 @@ class TestNewtonKrylov:
         assert eq.stats.converged.all()
         exact = torch.linalg.solve(torch.eye(n, dtype=torch.float64) - matrix, b.T).T
         torch.testing.assert_close(eq.z, exact, rtol=1e-5, atol=1e-6)
-
-    def test_it_converges_on_a_smooth_map_with_a_radius_above_one(self):
-        n = 5
-        weight = matrix_with_radius(n, 4.0, seed=3)
-        x = torch.randn(4, n, dtype=torch.float64)
-        f = lambda z, x: torch.sin(z @ weight.T) + x  # noqa: E731
-        eq = fixed_point(f, x, x, solver=NewtonKrylov(max_evals=80, tol=1e-10))
-        assert eq.stats.converged.any()
-        assert not fixed_point(f, x, x, solver=Picard(max_evals=80, tol=1e-10)).stats.converged.any()
 
     def test_scalar_steps_are_newton_steps(self):
         # g = 3 cos z - z: the residual after an exact step is quadratic in the one before.
@@ -255,37 +215,6 @@ class TestLinearGMRES:
             expected = [np.linalg.norm(right - system @ x) / np.linalg.norm(right) for x in iterates[1:8]]
             np.testing.assert_allclose(stats.trace[:, row].numpy(), expected, rtol=1e-8)
 
-    @pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 10.0])
-    @pytest.mark.parametrize("n", [1, 2, 5, 12])
-    def test_n_products_are_enough(self, n, radius):
-        operator, matrix, b = self.system(n=n, radius=radius)
-        u, stats = GMRES(max_evals=n, tol=1e-10).solve_linear(operator, b)
-        assert stats.converged.all()
-        exact = torch.linalg.solve(torch.eye(n, dtype=torch.float64) - matrix, b.T).T
-        torch.testing.assert_close(u, exact, rtol=1e-6, atol=1e-8 * float(exact.abs().max()))
-
-    @pytest.mark.parametrize("max_evals", [1, 5, 20])
-    @pytest.mark.parametrize("memory", [1, 3, 40])
-    def test_the_reported_residual_is_the_true_one(self, memory, max_evals):
-        operator, _, b = self.system()
-        u, stats = GMRES(max_evals=max_evals, tol=1e-12, memory=memory).solve_linear(operator, b)
-        torch.testing.assert_close(stats.residual, self.residual(operator, u, b), rtol=1e-6, atol=1e-13)
-
-    def test_zero_rows_cost_nothing_and_return_zero(self):
-        operator, _, b = self.system()
-        b[1] = 0
-        u, stats = GMRES(max_evals=20, tol=1e-10).solve_linear(operator, b)
-        assert not u[1].any()
-        assert stats.num_evals[1] == 0
-        assert stats.residual[1] == 0
-        assert stats.converged.all()
-        alone, _ = GMRES(max_evals=20, tol=1e-10).solve_linear(operator, b[::2])
-        torch.testing.assert_close(u[::2], alone, rtol=1e-9, atol=1e-12)
-        u, stats = GMRES().solve_linear(lambda u: pytest.fail("a product was taken"), torch.zeros(3, 4))
-        assert not u.any()
-        assert stats.converged.all()
-        assert stats.trace.shape == (0, 3)
-
     def test_a_happy_breakdown_is_an_exact_solution(self):
         # Sample k lies in an invariant space of dimension k + 1, and is solved exactly there, with tol = 0.
         matrix = torch.diag(torch.tensor([0.5, -0.5, 2.0, 0.25], dtype=torch.float64))
@@ -308,23 +237,6 @@ class TestLinearGMRES:
         torch.testing.assert_close(u[1], 1 / (1 - eigenvalues[1]))
         torch.testing.assert_close(self.residual(lambda u: u * eigenvalues, u, b), stats.residual, atol=1e-8, rtol=0)
 
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-    @pytest.mark.parametrize("seed", range(3))
-    def test_a_random_singular_system_is_never_called_converged(self, seed, dtype):
-        generator = torch.Generator().manual_seed(seed)
-        basis, _ = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64, generator=generator))
-        eigenvalues = torch.tensor([1.0, 0.8, 0.5, 0.3, -0.2, -0.7], dtype=torch.float64)
-        matrix = (basis * eigenvalues @ basis.T).to(dtype)
-        b = torch.randn(20, 6, dtype=torch.float64, generator=generator).to(dtype)
-        # What can be solved is solved: what stays is the part of b along the null vector.
-        least = (b.double() @ basis[:, 0]).abs() / b.double().norm(dim=1)
-        b, least = b[least > 0.01], least[least > 0.01]
-        operator = lambda u: u @ matrix.T  # noqa: E731
-        u, stats = GMRES(max_evals=40, tol=1e-4).solve_linear(operator, b)
-        assert not stats.converged.any()
-        torch.testing.assert_close(stats.residual.double(), least, rtol=1e-2, atol=1e-3)
-        torch.testing.assert_close(self.residual(operator, u, b).double(), least, rtol=1e-2, atol=1e-3)
-
     @pytest.mark.parametrize("gap", [0, 1e-14, 1e-12, 1e-7, 1e-4])
     def test_what_is_close_to_singular_is_solved_within_its_precision_or_said_not_to_be(self, gap):
         tol = 1e-5 if gap > 1e-10 else 1e-6
@@ -342,44 +254,3 @@ class TestLinearGMRES:
             assert (true[stats.converged] < (1e-4 if gap > 1e-10 else 0.1)).all()
             assert (true <= 1 + 1e-6).all()
             assert gap < 1e-10 or stats.converged.all()
-
-    @pytest.mark.parametrize("memory", [2, 4, 6])
-    def test_restarts_still_converge(self, memory):
-        operator, matrix, b = self.system(n=12, radius=0.9)
-        u, stats = GMRES(max_evals=300, tol=1e-9, memory=memory).solve_linear(operator, b)
-        assert stats.converged.all()
-        assert (stats.num_evals > 12).all()
-        exact = torch.linalg.solve(torch.eye(12, dtype=torch.float64) - matrix, b.T).T
-        torch.testing.assert_close(u, exact, rtol=1e-6, atol=1e-7)
-
-    def test_a_nan_row_is_reported_and_leaves_the_others_alone(self):
-        operator, _, b = self.system()
-        reference, _ = GMRES().solve_linear(operator, b)
-        b[1, 0] = float("nan")
-        u, stats = GMRES().solve_linear(operator, b)
-        assert stats.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
-        torch.testing.assert_close(u[::2], reference[::2])
-
-
-SCALE_FREE = [
-    Picard(max_evals=200, tol=1e-5),
-    Picard(max_evals=200, tol=1e-5, damping=0.7),
-    Anderson(max_evals=60, tol=1e-5),
-    Anderson(max_evals=60, tol=1e-5, mixing=0.7, ridge=1e-4),
-    Broyden(max_evals=60, tol=1e-5),
-    NewtonKrylov(max_evals=60, tol=1e-5),
-]
-
-
-@pytest.mark.parametrize("name", ["affine", "complex_pair", "jordan", "mixed", "cosine", "tanh_network"])
-@pytest.mark.parametrize("exponent", [-20, 20])
-@pytest.mark.parametrize("solver", SCALE_FREE, ids=repr)
-def test_a_scale_that_is_a_power_of_two_changes_no_bit(solver, exponent, name):
-    problem = PROBLEMS[name](torch.float32, 9)
-    reference = fixed_point(problem.f, problem.z0, *problem.inputs, solver=solver)
-    scale = 2.0**exponent
-    other = scaled(problem, scale)
-    eq = fixed_point(other.f, other.z0, *other.inputs, solver=solver)
-    assert torch.equal(eq.z, scale * reference.z)
-    assert torch.equal(eq.stats.trace, reference.stats.trace)
-    assert torch.equal(eq.stats.num_evals, reference.stats.num_evals)

@@ -399,6 +399,11 @@ _FAULTS_BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "adjoints/_attachment.py": {
+        "a second derivative leaves out the gradient that came in": (
+            "return point.vjp(u, create_graph=True) + g",
+            "return point.vjp(u, create_graph=True) + g.detach()",
+            "tests/adjoints/test_second_derivative.py::test_first_and_second_derivatives_equal_those_of_unrolling",
+        ),
         "later solutions are not compared with the whole map": (
             "if expected is not None:",
             "if False:",
@@ -420,6 +425,16 @@ _FAULTS_BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "solvers/_progress.py": {
+        "a budget is overspent": (
+            "self.goes_on = self.num_evals < self.solver.max_evals\n        if happened",
+            "self.goes_on = self.num_evals <= self.solver.max_evals\n        if happened",
+            "tests/solvers/test_counting.py",
+        ),
+        "windows without progress need not follow each other": (
+            "torch.where(is_stalled, self.num_stalled + 1, 0)",
+            "self.num_stalled + is_stalled.long()",
+            "tests/solvers/test_loop.py::test_a_sample_stagnates_when_it_makes_no_progress",
+        ),
         "drifts converge": (
             "is_met & is_finite & ~seen.have_run_away()",
             "is_met & is_finite",
@@ -427,6 +442,11 @@ _FAULTS_BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "solvers/anderson.py": {
+        "a sample that goes over to Broyden keeps what it had": (
+            "other, points = other.forget(goes_over), torch",
+            "other, points = other, torch",
+            "tests/solvers/test_handover.py",
+        ),
         "columns of rounding count": (
             "slot.index, at.norm, may_sync",
             "slot.index, 0 * at.norm, may_sync",
@@ -657,6 +677,102 @@ _FAULTS_BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
             "run if known.is_archived else known",
             "known",
             "tests/paper/test_partial.py::test_a_run_that_one_result_needs_with_its_weights_is_no_archived_one",
+        ),
+    },
+    "solvers/_krylov.py": {
+        "half of the Arnoldi vectors survive a restart": (
+            "[torch.zeros_like(self.norm)] * size",
+            "[torch.ones_like(self.norm)] * size",
+            "tests/jacobian/test_spectrum.py::test_a_restart_keeps_the_hessenberg_matrix_that_of_the_operator",
+        ),
+    },
+    "adjoints/shine.py": {
+        "SHINE has no fallback": (
+            "u = torch.where((stretch <= self.max_stretch)[:, None], u, g)",
+            "u = u",
+            "tests/adjoints/test_approximate.py::test_shine_falls_back_sample_by_sample",
+        ),
+    },
+    "adjoints/unrolled.py": {
+        "one evaluation too few is recorded": (
+            "self.steps_of(solver) - self.last, 0)",
+            "self.steps_of(solver) - self.last + 1, 0)",
+            "tests/adjoints/test_unrolled.py",
+        ),
+    },
+    "jacobian/_differences.py": {
+        "two evaluations of a difference have two masks": (
+            "        self._rewind()\n        return self.layout",
+            "        return self.layout",
+            "tests/jacobian/test_difference.py::TestRandomness",
+        ),
+    },
+    "jacobian/frobenius.py": {
+        "intervals are too short": (
+            "clamp(max=2 / num_probes) / 9",
+            "clamp(max=1 / num_probes) / 9",
+            "tests/jacobian/test_frobenius.py::test_intervals_have_their_rate_at_every_rank",
+        ),
+    },
+    "jacobian/penalty.py": {
+        "kept vectors hide what grows": (
+            "random = 0.1 * random + unit(",
+            "random = unit(",
+            "tests/jacobian/test_spectral_penalty.py::TestRegularizer",
+        ),
+    },
+    "jacobian/schedules.py": {
+        "a closed loop piles up what its guard cuts off": (
+            "rate=0.0 if is_cut and error > 0 else self.rate",
+            "rate=self.rate",
+            "tests/jacobian/test_regularizers.py",
+        ),
+    },
+    "nn/weight_norm.py": {
+        "transposed convolutions are normalized along the wrong dimension": (
+            "return 1 if isinstance(layer, _TRANSPOSED) else 0",
+            "return 0",
+            "tests/nn/test_weight_norm.py::test_values_and_gradients_are_those_of_torch",
+        ),
+    },
+    "nn/relative_attention.py": {
+        "a window is one position longer": (
+            "distances >= self.window",
+            "distances > self.window",
+            "tests/nn/test_relative_attention.py::test_it_is_the_formula",
+        ),
+    },
+    "models/transformer/generation.py": {
+        "the token that reaches top_p is left out": (
+            "kept.cumsum(dim=0) - kept >= self.top_p",
+            "kept.cumsum(dim=0) >= self.top_p",
+            "tests/models/test_generation.py::test_probabilities_are_what_the_options_say",
+        ),
+    },
+    "diagnosis/verdict.py": {
+        "long growth is not told": (
+            "return math.exp(log_rate) if is_known and is_smooth and power > 0.5 else None",
+            "return None",
+            "tests/test_diagnosis.py::test_every_fate_is_told",
+        ),
+    },
+    "models/looped_conv.py": {
+        "two paths are added and not averaged": (
+            "(h + branch) / 2 if",
+            "h + branch if",
+            "tests/models/test_looped_conv.py::test_spectral_norms_are_at_most_one",
+        ),
+    },
+    "export/_program.py": {
+        "a model is exported as it is trained": (
+            "straight = _Straight(_replace_layers(model, solver, used)).eval()",
+            "straight = _Straight(_replace_layers(model, solver, used))",
+            "tests/export/test_export.py::test_double_precision_is_kept_and_the_model_left_as_it_is",
+        ),
+        "weights are normalized at every evaluation of a file": (
+            "folded = _fold_constants(program)",
+            "folded = program.module(check_guards=False)",
+            "tests/export/test_export.py::test_weights_are_normalized_once_and_not_in_the_graph",
         ),
     },
 }
