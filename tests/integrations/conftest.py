@@ -14,6 +14,6 @@ except RuntimeError as error:
     def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was left out."""
         terminalreporter.write_line(
-            f"{', '.join(collect_ignore_glob)} were left out: torchvision does not fit this build of torch; install both "
-            "from one index."
+            f"{', '.join(collect_ignore_glob)} were left out: torchvision does not fit this build of torch; "
+            "install both from one index."
         )
