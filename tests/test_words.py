@@ -72,5 +72,7 @@ def test_a_retired_phrase_is_found_across_lines():
 
 
 def test_pages_can_be_read_in_an_afternoon():
-    num_words = sum(len(page.read_text(encoding="utf-8").split()) for page in PAGES if "docs" in page.parts)
+    pages = [page.read_text(encoding="utf-8") for page in PAGES if "docs" in page.parts]
+    # What pages of the reference say to its generator is not read.
+    num_words = sum(len(re.sub(r"^:::.*\n( .*\n)*", "", page, flags=re.MULTILINE).split()) for page in pages)
     assert num_words < 20_000

@@ -43,7 +43,13 @@ def _run(name: str) -> bool:
     notebook.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     before = os.times()
     try:
-        NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": FOLDER}}).execute()
+        NotebookClient(
+            notebook,
+            timeout=600,
+            kernel_name="python3",
+            coalesce_streams=True,
+            resources={"metadata": {"path": FOLDER}},
+        ).execute()
     except CellExecutionError as error:
         # deepinv imports it, and its own message does not say what to do.
         fits = "operator torchvision::" not in error.evalue

@@ -34,7 +34,7 @@ PAGES = {
     "benchmarks/README.md": "benchmarks.md",
 }
 """Pages outside of docs/, and what they are called in the site."""
-SHOWN = {".css", ".csv", ".png"}
+SHOWN = {".css", ".csv", ".gif", ".png"}
 """Files that become part of the site where a page links to them; links to others lead to the repository."""
 
 
@@ -131,12 +131,15 @@ class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.links: set[str] = set()
+        self.loaded: set[str] = set()
         self.anchors: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for key, value in attrs:
             if key in ("href", "src") and value is not None:
                 self.links.add(value)
+                if key == "src":
+                    self.loaded.add(value)
             elif key in ("id", "name") and value is not None:
                 self.anchors.add(value)
 
@@ -149,10 +152,12 @@ def _parsed(path: Path) -> _Page:
 
 
 def _broken(path: Path) -> list[str]:
-    """Return the links of a page to files or headings of the site that are not there."""
+    """Return the links of a page to files or headings that are not there, and what it loads from other sites."""
     found = []
     for link in _parsed(path).links:
         parts = urlsplit(link)
+        if link in _parsed(path).loaded and parts.scheme in ("http", "https"):
+            found.append(link)
         if parts.scheme or parts.netloc or path.name == "404.html":
             continue  # on other sites, or from wherever a reader got lost
         target = (path.parent / unquote(parts.path)).resolve() if parts.path else path

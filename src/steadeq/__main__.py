@@ -1,10 +1,13 @@
 """`python -m steadeq` is the command `steadeq`, also for torchrun."""
 
 import sys
+import warnings
 
 
 def run() -> int:
     """Run the command in a process that ends with it, and return its exit code."""
+    # torch's, wherever NumPy is missing: the command says itself what it needs.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
     try:
         from steadeq.lab.cli.leaving import ExitOnInterrupt, StopOnInterrupt
 

@@ -77,8 +77,8 @@ def one_layer_twice_side_by_side(weight, x, solve):
 
 def two_outputs_of_one_node(weight, x, solve):
     top = torch.topk(torch.cat([x, x**2], dim=1), x.shape[1], dim=1).values
-    maximum, minimum = torch.aminmax(torch.stack([x, x.sin()]), dim=0)
-    return solve(lambda z, p, q, r: torch.tanh(z @ weight.T + p * q + r), maximum, minimum, top)
+    variance, mean = torch.var_mean(torch.stack([x, x.sin()]), dim=0)
+    return solve(lambda z, p, q, r: torch.tanh(z @ weight.T + p * q + r), variance, mean, top)
 
 
 def nested_inputs(weight, x, solve):

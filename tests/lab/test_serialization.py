@@ -231,7 +231,7 @@ def test_a_wrong_field_is_refused_by_name(changes, message):
 
 
 def test_a_config_or_a_schedule_that_is_nested_without_end_is_refused():
-    for text in ("[" * 100_000, '{"solver": ' * 5_000 + "{}" + "}" * 5_000):
+    for text in ("[" * 100_000, '{"solver": ' * 100_000 + "{}" + "}" * 100_000):
         with pytest.raises(InputError, match=r"^it is (nested too deeply|not JSON)"):
             config_from_json(text)
     opening = '{"class": "steadeq.jacobian.schedules:StopAfter", "step": 1, "schedule": '

@@ -20,6 +20,7 @@ from ..solvers import AbstractSolver
 from ._program import ExportError, trace
 
 Format = Literal["pt2", "onnx"]
+"""Kind of file that a model is exported to: a program of PyTorch, or ONNX."""
 
 OPSET = 18
 """Version of the operators of ONNX that files are written in."""

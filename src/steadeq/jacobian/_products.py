@@ -17,6 +17,7 @@ from .._internal.validation import check_choice, check_count
 from ..equilibrium import Equilibrium, Status
 
 Probe = Literal["rademacher", "gaussian", "sphere"]
+"""Distribution of the random directions of an estimate: signs, normal numbers, or points of a sphere."""
 
 _ROUNDING = 10
 """Rounding of a norm, in epsilons of it: products and sums of squares are rounded, each about once."""

@@ -37,7 +37,12 @@ _ONLY_STOPS = "loop.stop_diverged"
 
 
 def run_state(path: Path, config: TrainConfig) -> str:
-    """Return how far a run is: missing, another config, begun, at step N, diverged or finished."""
+    """Return how far a run is: missing, another config, begun, at step N, diverged or finished.
+
+    Args:
+        path: Folder of the run.
+        config: What the run has to have trained.
+    """
     if not RunFolder(path).exists():
         return "missing"
     record = RunRecord.read(path)
@@ -87,6 +92,10 @@ def complete_evaluation(path: Path | str, *, budgets: Sequence[int]) -> Evaluati
 
     The only budget of an explicit network is 0. An archived run, which has no weights, has the budgets that were
     measured before.
+
+    Args:
+        path: Folder of the run.
+        budgets: Numbers of evaluations of the cell.
     """
     path = Path(path)
     record, steps = RunRecord.read(path), RunFolder(path).checkpoints().steps()
@@ -138,6 +147,11 @@ def complete_runs(configs: Mapping[Path, TrainConfig], *, num_jobs: int, display
     """Train several runs to their ends, some at a time; the configs are given by folder.
 
     Finished runs are reused, interrupted runs continue.
+
+    Args:
+        configs: What to train in each folder.
+        num_jobs: Number of runs that train at a time.
+        display: Shows their progress.
     """
     context = multiprocessing.get_context("spawn")
     messages: Queue[Any] = context.Queue()

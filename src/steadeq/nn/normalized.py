@@ -13,7 +13,7 @@ class Normalized(nn.Module):
     """A block whose new state is normalized, so that iterating cannot make it grow.
 
     A block that adds to its state, z + g(z, x), keeps growing, and a penalty alone does not make it settle. Wrap the
-    trained block in this module and fine-tune it with a penalty: see docs/repair.md.
+    trained block in this module and fine-tune it with a penalty: see "Repair a trained loop" in the documentation.
 
     Args:
         block: Maps a state and inputs to a state: block(z, *inputs).

@@ -34,6 +34,21 @@ def test_an_error_that_nobody_expected_is_not_hidden(monkeypatch):
         main(["train"])
 
 
+def test_a_command_without_its_extra_says_only_what_to_install(tmp_path):
+    (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError('none', name='numpy')", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "steadeq", "train", "digits"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("steadeq: The command 'train' needs numpy; install it with the extra `train`")
+
+
 # Names and files
 
 

@@ -86,7 +86,10 @@ def run(arguments: Sequence[str]) -> int:
     note(f"Written to {out}; open {out / 'repair.html'} in a browser to see it.")
     answer({"run": out, "repaired": is_repaired, "before": before.found.to_dict(), "after": after.found.to_dict()})
     if not is_repaired:
-        raise RunError(f"{args.run} was not repaired; try --num-steps, --weight, or what docs/repair.md says.")
+        raise RunError(
+            f"{args.run} was not repaired; try --num-steps, --weight, or what else the documentation says under "
+            "'Repair a trained loop'."
+        )
     return 0
 
 

@@ -97,7 +97,11 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Recipe:
-    """Return the recipe of the package that has a name."""
+    """Return the recipe of the package that has a name.
+
+    Args:
+        name: The name, as `steadeq recipes` lists it.
+    """
     if name not in (known := names()):
         raise InputError(f"There is no recipe {name!r}.{suggestion(name, known)} `steadeq recipes` lists them all.")
     return _RECIPES[name]

@@ -108,7 +108,12 @@ def score_by_evals_figure(groups: Sequence[RunGroup]) -> Figure | None:
 
 
 def loop_figure(groups: Sequence[RunGroup], *, training_depth: int) -> Figure | None:
-    """Show the task's metric against the evaluations of a looped block, and a line at the depth of training."""
+    """Show the task's metric against the evaluations of a looped block, and a line at the depth of training.
+
+    Args:
+        groups: The runs, grouped by their configs.
+        training_depth: Number of evaluations in training.
+    """
     bands = [combine(_score_by_evals(run) for run in group.runs) for group in groups]
     figure = _format_scores(_plot(groups, bands, "", xlabel="evaluations of the block", marker="o"), groups)
     if figure is not None:
@@ -125,7 +130,11 @@ def loop_figure(groups: Sequence[RunGroup], *, training_depth: int) -> Figure | 
 
 
 def validation_evals_figure(groups: Sequence[RunGroup]) -> Figure | None:
-    """Show the evaluations that a solve takes on validation data, at each evaluation of the model."""
+    """Show the evaluations that a solve takes on validation data, at each evaluation of the model.
+
+    Args:
+        groups: The runs, grouped by their configs.
+    """
     figure = _plot(groups, _curves(groups, "evaluation", "forward_evals"), "evaluations")
     if figure is not None:
         figure.axes[0].set_ylim(bottom=0)
@@ -178,7 +187,11 @@ def memory_figure(groups: Sequence[RunGroup]) -> Figure | None:
 
 
 def curve_sections(groups: Sequence[RunGroup]) -> list[Section]:
-    """Return all the figures of training that the runs have something to show in."""
+    """Return all the figures of training that the runs have something to show in.
+
+    Args:
+        groups: The runs, grouped by their configs.
+    """
     higher = groups[0].first.task.higher_is_better
     better = "Higher is better" if higher else "Lower is better"
     task = panels(

@@ -96,7 +96,11 @@ def jacobian_norm_figure(diagnosis: RunDiagnosis) -> Figure | None:
 
 
 def diagnosis_panels(diagnosis: RunDiagnosis) -> list[Panel]:
-    """Return the figures of a diagnosis that have something to show."""
+    """Return the figures of a diagnosis that have something to show.
+
+    Args:
+        diagnosis: What `steadeq diagnose` found.
+    """
     return panels(
         (
             residual_curve_figure(diagnosis),
@@ -124,7 +128,11 @@ def diagnosis_panels(diagnosis: RunDiagnosis) -> list[Panel]:
 
 
 def iteration_panel(diagnosis: RunDiagnosis) -> Panel:
-    """Return the figure of plain iteration."""
+    """Return the figure of plain iteration.
+
+    Args:
+        diagnosis: What `steadeq diagnose` found.
+    """
     found = diagnosis.found
     with styled():
         figure = found.plot()

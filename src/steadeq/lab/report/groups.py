@@ -65,7 +65,11 @@ def measure(run: RunRecord, name: str, split: Split) -> float | None:
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[RunGroup]:
-    """Put runs together whose configs differ only in the seed, in the order of their first appearance."""
+    """Put runs together whose configs differ only in the seed, in the order of their first appearance.
+
+    Args:
+        runs: Records of the runs.
+    """
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         config = replace(run.config, loop=replace(run.config.loop, seed=0))

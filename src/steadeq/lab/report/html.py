@@ -37,7 +37,14 @@ def write_report(
     lead: Section | None = None,
     sections: Sequence[Section] = (),
 ) -> None:
-    """Write the report of some runs; other arguments are those of `render_report`.
+    """Write the report of some runs.
+
+    Args:
+        runs: The runs, at least one.
+        path: The HTML file.
+        title: Title of the page.
+        lead: What the page opens with, before all that is made of the runs: a paragraph, and figures that show it.
+        sections: More figures, which come after those of the runs.
 
     Raises:
         InputError: There is no run, or the file cannot be written.

@@ -145,6 +145,12 @@ def add_legend(figure: Figure, handles: Mapping[str, Any]) -> None:
 
 
 def save_png(figure: Figure, path: Path, *, dpi: int = 200) -> None:
-    """Save a figure as a PNG on white."""
+    """Save a figure as a PNG on white.
+
+    Args:
+        figure: The figure.
+        path: The file.
+        dpi: Pixels per inch.
+    """
     with styled():
         figure.savefig(path, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})

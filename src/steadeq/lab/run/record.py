@@ -160,12 +160,20 @@ class Session:
 
 
 def sessions_to_json(sessions: Sequence[Session]) -> str:
-    """Return the text of environment.json."""
+    """Return the text of environment.json.
+
+    Args:
+        sessions: The sessions of a run, in order.
+    """
     return dump(list(sessions))
 
 
 def sessions_from_json(text: str) -> tuple[Session, ...]:
-    """Return the sessions of environment.json without entries of another kind; what is no list is a ValueError."""
+    """Return the sessions of environment.json without entries of another kind; what is no list is a ValueError.
+
+    Args:
+        text: What the file says.
+    """
     entries = _READER.read(json.loads(text), tuple[Session | None, ...])
     return tuple(entry for entry in entries if entry is not None)
 
@@ -537,6 +545,9 @@ class Spread:
 
 def spread(values: Iterable[float | None]) -> Spread | None:
     """Return the mean and the sample standard deviation of what is known, or None if nothing is.
+
+    Args:
+        values: The numbers; None is one that is not known.
 
     Example:
         >>> spread([1.0, None, 3.0])

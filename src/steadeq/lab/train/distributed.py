@@ -27,8 +27,11 @@ class Process:
     """Which process this is, and what the processes do together."""
 
     rank: int = 0
+    """Number of this process, from 0."""
     world_size: int = 1
+    """Number of processes that train together."""
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
+    """Where this process computes."""
     parallel: Parallel = "ddp"
     """What several processes do: "ddp" keeps all parameters on each, "fsdp" shards them, their gradients and the state
     of the optimizer over all."""

@@ -55,6 +55,14 @@ class Trainer:
 
     Whatever is random or scheduled is a function of the config and the step, so that a run that was killed and resumed
     ends with the same weights as one that never stopped.
+
+    Args:
+        config: What is trained, on what, and how.
+        folder: Folder of the run, which gets its logs and checkpoints.
+        process: Which of several processes this is; alone on a CPU by default.
+        display: Shows progress; None shows nothing.
+        is_profiled: Whether a profile of some steps is written to the folder.
+        recipe: File of your own recipe, `path/to/file.py:function`, if weights to begin with are of its classes.
     """
 
     def __init__(

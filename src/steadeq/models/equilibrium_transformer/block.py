@@ -15,7 +15,9 @@ from ..._internal.trees import Shared
 from ..._internal.validation import check_choice, check_count, check_positive
 
 Attention = Literal["math", "fused"]
+"""How attention is computed: written out, so that it can be differentiated twice, or by the kernel of torch."""
 Norm = Literal["pre", "post"]
+"""Where the normalizations are: before a branch, or after it was added."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

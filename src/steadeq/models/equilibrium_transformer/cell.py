@@ -11,6 +11,7 @@ from ..._internal.validation import check_choice, check_count, check_step_length
 from .block import Positions, RMSNorm, TransformerBlock
 
 Injection = Literal["add", "concat"]
+"""How the input enters a block: added to the state, or by a linear map of both together."""
 
 
 class BlockCell(nn.Module):

@@ -20,6 +20,7 @@ from .cell import BlockCell, Injection, check_cell
 from .heads import AbstractHead, GridHead, ImageHead, LanguageHead
 
 Kind = Literal["language", "image", "grid"]
+"""Task of a model: the next token of a text, the class of an image, or a class for each token of a grid."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from ..._internal.validation import check_choice, check_positive
 from .operator import AbstractMonotoneOperator, Blocks, norm_bound, resolvent
 
 Splitting = Literal["peaceman-rachford", "forward-backward"]
+"""Method that finds the zero of the sum of two monotone operators."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -119,6 +119,10 @@ def resolvent(W: Blocks, alpha: float | Tensor) -> Blocks:
     The matrix is I + alpha (I - W), whose symmetric part is at least (1 + alpha m) I: it can be inverted for every
     alpha > 0, and its inverse is a contraction. For W with tiers, further rows are the product of those of alpha W with
     the inverse of the tier: what the next tier has to add before its own inverse.
+
+    Args:
+        W: Blocks of the operator.
+        alpha: Step size of the splitting, positive.
     """
 
     def of_tier(block: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from ...nn import KeysValues, RelativeAttention, RelativePositions, draw_mask
 from ...nn.weight_norm import make_linear
 
 Norm = Literal["post", "pre", "pre-textbook"]
+"""Where the normalizations are: see `TransformerCell`."""
 
 
 class DropoutMasks(NamedTuple):

@@ -191,6 +191,9 @@ def is_language_model(model: nn.Module) -> bool:
 def vocabulary_size(model: nn.Module) -> int:
     """Return how many tokens a language model knows.
 
+    Args:
+        model: The language model.
+
     Raises:
         ValueError: It is not one.
     """
