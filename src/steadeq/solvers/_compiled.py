@@ -112,8 +112,8 @@ class CompiledMap:
                     # Convolutions in channels-last order, which the compiler likes on CPUs, would have every norm of a
                     # row read its elements out of order.
                     is_plain = self._mode is None and layout.device.type == "cpu"
-                    chosen = {"options": {"layout_optimization": False}} if is_plain else {"mode": self._mode}
-                    self._blocks[key] = torch.compile(own, fullgraph=True, **chosen)
+                    options: Any = {"layout_optimization": False} if is_plain else None
+                    self._blocks[key] = torch.compile(own, fullgraph=True, mode=self._mode, options=options)
                 carried, residuals, seen = self._blocks[key](
                     (z, progress.kept, state, recent, number, num_left), progress.scale, scales, tol, evaluate.inputs
                 )
