@@ -1,17 +1,18 @@
 """`python -m steadeq` is the command `steadeq`, also for torchrun."""
 
 import sys
-import warnings
 
 
 def run() -> int:
     """Run the command in a process that ends with it, and return its exit code."""
-    # torch's, wherever NumPy is missing: the command says itself what it needs.
-    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
     try:
         from steadeq.lab.cli.leaving import ExitOnInterrupt, StopOnInterrupt
 
         with ExitOnInterrupt():
+            import warnings
+
+            # torch's, wherever NumPy is missing: the command says itself what it needs.
+            warnings.filterwarnings("ignore", "Failed to initialize NumPy")
             import steadeq.paper  # noqa: F401 (adds its command, recipes and figures)
             from steadeq.lab.cli.main import main
 
