@@ -12,8 +12,8 @@ from torch.profiler import record_function
 
 from ._internal.autocast import state_layout, under_autocast, without_autocast
 from ._internal.cached import cached_parameters
-from ._internal.independence import ties_samples
-from ._internal.masks import HeldMasks, MaskedMap, Rows, hold_masks, owner_of, without_empty
+from ._internal.independence import modules_of, ties_samples
+from ._internal.masks import HeldMasks, MaskedMap, Rows, draws_masks, hold_masks, owner_of, without_empty
 from ._internal.parameters import Parameters
 from ._internal.snapshots import Snapshots
 from ._internal.trees import check_inputs, leaves
@@ -130,8 +130,9 @@ def fixed_point(
         compact=is_compact,
         f_solve=snapshots.watch(under_autocast(f_fast, layout)),
         f_again=under_autocast(partial(again, **step), layout),
-        # In one graph, nobody is there to change masks or to look at states.
-        code=None if isinstance(held, MaskedMap) else code,
+        # In one graph, nobody is there to change masks or to look at states. If a function draws masks by a module that
+        # is not known, the compiler refuses it.
+        code=None if states_at or isinstance(f, MaskedMap) or any(map(draws_masks, modules_of(f))) else code,
     )
     owner = owner_of(f)
     # With a graph only where all is recorded: elsewhere the one evaluation that is has its graph from the leaves on.

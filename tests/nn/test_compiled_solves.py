@@ -17,6 +17,7 @@ from steadeq import (
     Unrolled,
     fixed_point,
 )
+from steadeq.nn import VariationalDropout
 
 
 class TanhCell(nn.Module):
@@ -72,6 +73,9 @@ def test_code_of_four_steps_and_of_one_serves_every_budget_and_tolerance(kind, c
 
 
 def test_a_plain_function_is_compiled_whole(compiler):
+    # Of a model elsewhere in the process, which draws masks.
+    other = VariationalDropout(0.5)
+    assert other.is_active
     weight, x = 0.3 * torch.randn(4, 4, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
 
     def f(z, x):
@@ -83,6 +87,20 @@ def test_a_plain_function_is_compiled_whole(compiler):
     # Code of four steps and of one: of single evaluations there would be one kind.
     assert num_graphs(compiler) == 2
     torch.testing.assert_close(found.z, fixed_point(f, torch.zeros_like(x), x, solver=solver).z)
+
+
+def test_masks_that_a_function_hides_are_refused_by_the_compiler_and_held(compiler):
+    hidden, x = [VariationalDropout(0.5)], torch.randn(6, 4, dtype=torch.float64)
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="only single evaluations"):
+        eq = fixed_point(
+            lambda z, x: hidden[0](0.2 * torch.tanh(z) + x),
+            torch.zeros_like(x),
+            x,
+            solver=Picard(tol=1e-6),
+            compile=True,
+        )
+    # With a mask for each evaluation there would be no fixed point.
+    assert eq.stats.converged.all()
 
 
 class Asks(nn.Module):

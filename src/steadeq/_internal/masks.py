@@ -158,10 +158,11 @@ def hold_masks(f: Callable[..., Any]) -> Callable[..., Any]:
     if owner is None:
         # What a function refers to is not known; but while no module draws masks, it draws none.
         return HeldMasks().bind(f) if any(part.is_active for part in _instances) else f
-    return HeldMasks().bind(f) if _draws(owner) else f
+    return HeldMasks().bind(f) if draws_masks(owner) else f
 
 
-def _draws(module: nn.Module) -> bool:
+def draws_masks(module: nn.Module) -> bool:
+    """Return whether a part of a module draws masks now."""
     return any(isinstance(part, AbstractMasked) and part.is_active for part in module.modules())
 
 
