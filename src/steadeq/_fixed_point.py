@@ -120,6 +120,9 @@ def fixed_point(
     follows_rows = is_compact and isinstance(held, MaskedMap)
     at_end = partial(held, **step) if step else held
     again = Parameters(held) if torch.is_grad_enabled() else held
+    # In one graph, nobody is there to change masks or to look at states. If a function draws masks by a module that is
+    # not known, the compiler refuses it.
+    is_whole = code is not None and not states_at and not isinstance(f, MaskedMap)
     problem = Problem(
         cell=f,
         f=snapshots.watch(under_autocast(held if adjoint.records else at_end, layout)),
@@ -130,9 +133,7 @@ def fixed_point(
         compact=is_compact,
         f_solve=snapshots.watch(under_autocast(f_fast, layout)),
         f_again=under_autocast(partial(again, **step), layout),
-        # In one graph, nobody is there to change masks or to look at states. If a function draws masks by a module that
-        # is not known, the compiler refuses it.
-        code=None if states_at or isinstance(f, MaskedMap) or any(map(draws_masks, modules_of(f))) else code,
+        code=code if is_whole and not any(map(draws_masks, modules_of(f))) else None,
     )
     owner = owner_of(f)
     # With a graph only where all is recorded: elsewhere the one evaluation that is has its graph from the leaves on.

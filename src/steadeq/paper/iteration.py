@@ -498,6 +498,8 @@ class _Iteration(Comparison):
         foretold = [claim.judge(summary) for claim in self.claims if claim.id == f"{task.recipe}-radius-predicts"]
         if counts is None or not set(two_states) <= summary.keys() or not foretold:
             return None
+        if foretold[0].outcome == "not tested":
+            return None
         plain, penalized = (f"{100 * summary[name].mean(_FAR):.0f}%" for name in two_states)
         holds = "foretells" if foretold[0].outcome == "holds" else "does not foretell"
         return (
